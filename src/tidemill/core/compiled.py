@@ -20,6 +20,7 @@ HOT_LOOPS = (
     "tidemill.hot.column_encode",
     "tidemill.hot.disk_worker",
     "tidemill.hot.header_match",
+    "tidemill.hot.hold_scan",
     "tidemill.hot.key_offsets",
     "tidemill.hot.murmur2",
     "tidemill.hot.record_columns",
@@ -27,6 +28,7 @@ HOT_LOOPS = (
     "tidemill.hot.record_pick",
     "tidemill.hot.record_sift",
     "tidemill.hot.record_walk",
+    "tidemill.hot.release_encode",
     "tidemill.hot.row_partitions",
     "tidemill.hot.varint",
 )

@@ -317,7 +317,9 @@ HELD_BATCH_RECORDS_MAX = 10_000
 HELD_BATCH_BYTES_MAX = 8 * MIB
 """The same, in uncompressed bytes."""
 LOOP_OWN_HEADERS_MAX = 16
-"""Headers of our names in a batch that is read on the loop; with more it is read in a thread."""
+"""Records of a batch whose headers become objects on the loop; with more it is read in a thread."""
+LOOP_HELD_RECORDS_MAX = 4_096
+"""Headers of our names in a batch that is read on the loop at all: about a millisecond."""
 BATCH_SCHEDULES_MAX = 100
 """Schedules of one batch: the next tick of each is searched, which takes milliseconds."""
 ID_LOOKUPS_MAX = 50_000

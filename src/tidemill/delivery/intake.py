@@ -11,7 +11,8 @@ the batch is appended (`replication.holding`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -38,13 +39,29 @@ from tidemill.delivery.holds.hold_headers import (
     read_target,
 )
 from tidemill.delivery.holds.schedule import ScheduleError, next_tick_ms
-from tidemill.hot.record_walk import rows
+from tidemill.hot.hold_scan import (
+    DATE,
+    DELAY,
+    KIND,
+    NUMBER,
+    OTHER,
+    highest_number,
+    scan_requests,
+)
+from tidemill.hot.record_walk import (
+    HEADER_COUNT,
+    HEADERS_AT,
+    RECORD_END,
+    ROW_FIELDS,
+    read_headers,
+)
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.produced_batch import InvalidRecords, Records
 
 __all__ = ["Command", "HeldRecord", "Requests", "read_requests", "refused_records"]
 
-_CHUNK_RECORDS = 256
+_CHUNK_RECORDS = 1_024
+"""Records that are indexed at a time."""
 _TEXT_BYTES_SHOWN_MAX = 80
 _NOT_OFFERED: Final = (b"tidemill.half", b"tidemill.only-group")
 """Requests that hide a record: accepted, it would be lost, and ignored, delivered too early."""
@@ -82,14 +99,50 @@ class Command(NamedTuple):
 class Requests:
     """What a batch asks for; made of its bytes alone."""
 
-    __slots__ = ("commands", "held", "section_bytes")
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+        self.section_bytes = 0
+        self.held_count = 0
+        self.delay_max_ms = -1
+        """The longest `delay-ms`; -1: there is none."""
+        self.deliver_at_max_ms = -1
+        """The latest `deliver-at`; -1: there is none."""
+        self.schedules: list[HeldRecord] = []
+        self._singles: dict[int, HeldRecord] = {}
+        """Held records that were read one by one, by their places."""
+        self._kinds = array("q")
+        self._numbers = array("q")
+        """What the scan said about each record of the batch."""
 
-    def __init__(
-        self, held: Sequence[HeldRecord], commands: Sequence[Command], section_bytes: int
-    ) -> None:
-        self.held = held
-        self.commands = commands
-        self.section_bytes = section_bytes
+    def held(self) -> Iterator[HeldRecord]:
+        """All held records, by place: for refusals, since there may be thousands."""
+        for place, (kind, number) in enumerate(zip(self._kinds, self._numbers, strict=True)):
+            if kind == DELAY:
+                yield HeldRecord(place, None, number)
+            elif kind == DATE:
+                yield HeldRecord(place, number, None)
+            elif place in self._singles:
+                yield self._singles[place]
+
+    def add_scanned(self, table: array[int], count: int) -> None:
+        """The next `count` records, in a table that was scanned for requests."""
+        kinds = table[KIND : count * ROW_FIELDS : ROW_FIELDS]
+        self._kinds += kinds
+        self._numbers += table[NUMBER : count * ROW_FIELDS : ROW_FIELDS]
+        self.held_count += kinds.count(DELAY) + kinds.count(DATE)
+        self.delay_max_ms = max(self.delay_max_ms, highest_number(table, count, DELAY))
+        self.deliver_at_max_ms = max(self.deliver_at_max_ms, highest_number(table, count, DATE))
+
+    def add_held(self, held: HeldRecord) -> None:
+        """A held record that was read by itself."""
+        self._singles[held.place] = held
+        self.held_count += 1
+        if held.schedule is not None:
+            self.schedules.append(held)
+        elif held.deliver_at_ms is not None:
+            self.deliver_at_max_ms = max(self.deliver_at_max_ms, held.deliver_at_ms)
+        elif held.delay_ms is not None:
+            self.delay_max_ms = max(self.delay_max_ms, held.delay_ms)
 
 
 def refused_records(errors: Sequence[tuple[int, str]]) -> InvalidRecords:
@@ -102,57 +155,71 @@ def read_requests(section: Records, header: BatchHeader, now_ms: int) -> Request
 
     A schedule must tick after `now_ms`.
     """
-    held: list[HeldRecord] = []
-    commands: list[Command] = []
+    requests = Requests()
     errors: list[tuple[int, str]] = []
-    schedules = 0
     data, position = bytes(section), 0
+    table = array("q", bytes(8 * ROW_FIELDS * min(header.record_count, _CHUNK_RECORDS)))
     for first in range(0, header.record_count, _CHUNK_RECORDS):
         count = min(_CHUNK_RECORDS, header.record_count - first)
-        position, some = rows(data, position, len(data), first, count)
-        for index, (_, _, _, _, headers) in enumerate(some, start=first):
-            try:
-                named = dict(headers)
-                schedules += SCHEDULE in named
-                if schedules > BATCH_SCHEDULES_MAX:
-                    detail = f"a batch has at most {BATCH_SCHEDULES_MAX} schedules"
-                    raise KafkaError(ErrorCode.INVALID_RECORD, detail)
-                _read_record(index, named, held, commands, now_ms)
-            except ValueError as error:
-                errors.append((index, str(error)))
+        position, others = scan_requests(data, position, len(data), first, count, table)
+        requests.add_scanned(table, count)
+        if others:
+            _read_others(requests, data, table, first, count, now_ms, errors)
     if errors:
         raise refused_records(errors)
-    if not held and not commands:
+    if not requests.held_count and not requests.commands:
         return None
     if len(data) > HELD_BATCH_BYTES_MAX or header.record_count > HELD_BATCH_RECORDS_MAX:
         detail = f"a batch with held records has at most {HELD_BATCH_RECORDS_MAX} records"
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE, f"{detail} and {HELD_BATCH_BYTES_MAX} uncompressed bytes"
         )
-    return Requests(held, commands, len(data))
+    requests.section_bytes = len(data)
+    return requests
 
 
-def _read_record(
-    index: int,
-    headers: Headers,
-    held: list[HeldRecord],
-    commands: list[Command],
+def _read_others(
+    requests: Requests,
+    data: bytes,
+    table: array[int],
+    first: int,
+    count: int,
     now_ms: int,
+    errors: list[tuple[int, str]],
 ) -> None:
+    """Add what those records ask for that the scan has left; the first one is `first`."""
+    for row in range(count):
+        at = row * ROW_FIELDS
+        if table[at + KIND] != OTHER:
+            continue
+        headers = read_headers(
+            data, table[at + HEADERS_AT], table[at + RECORD_END], table[at + HEADER_COUNT]
+        )
+        try:
+            _read_record(first + row, dict(headers), requests, now_ms)
+        except ValueError as error:
+            errors.append((first + row, str(error)))
+        if len(requests.schedules) > BATCH_SCHEDULES_MAX:
+            detail = f"a batch has at most {BATCH_SCHEDULES_MAX} schedules"
+            raise KafkaError(ErrorCode.INVALID_RECORD, detail)
+
+
+def _read_record(index: int, headers: Headers, requests: Requests, now_ms: int) -> None:
     """Add what one record asks for; ValueError if that makes no sense."""
     for name in _NOT_OFFERED:
         if name in headers:
             raise ValueError(f"{name.decode()} is not offered")
     if COMMAND in headers:
-        commands.append(_read_command(index, headers))
+        requests.commands.append(_read_command(index, headers))
         return
     if not is_held(headers):
         return
     if SCHEDULE in headers:
-        held.append(_read_schedule(index, headers, now_ms))
+        held = _read_schedule(index, headers, now_ms)
     else:
-        held.append(_read_time(index, headers))
+        held = _read_time(index, headers)
     _check_id(headers)
+    requests.add_held(held)
 
 
 def _read_time(index: int, headers: Headers) -> HeldRecord:

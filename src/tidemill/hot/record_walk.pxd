@@ -3,6 +3,8 @@ cimport cython
 ctypedef long long i64
 ctypedef unsigned long long u64
 
+cdef bytes _OWN_PREFIX
+
 @cython.locals(position=Py_ssize_t, lowest=i64, highest=i64, null_keys=Py_ssize_t,
                own_headers=Py_ssize_t)
 cpdef tuple walk(const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count)
@@ -56,7 +58,7 @@ cdef (Py_ssize_t, i64, i64, Py_ssize_t, Py_ssize_t) _scan(
     Py_ssize_t count, bint dense, i64[::1] table
 ) except *
 
-@cython.locals(place=Py_ssize_t, prefix=bytes)
+@cython.locals(place=Py_ssize_t)
 cdef Py_ssize_t _is_own_name(const unsigned char[::1] buf, Py_ssize_t at) except -1
 
 cdef (i64, Py_ssize_t) _varint(

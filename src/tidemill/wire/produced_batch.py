@@ -25,12 +25,14 @@ from tidemill.core.limits import (
     LOOP_BATCH_RATIO_MAX,
     LOOP_BATCH_RECORDS_MAX,
     LOOP_BLOCK_BYTES_MIN,
+    LOOP_HELD_RECORDS_MAX,
     LOOP_OWN_HEADERS_MAX,
     LOOP_RECOMPRESSED_WORK_MAX,
     RECOMPRESSION_FACTOR,
     RECORD_ERRORS_MAX,
     RECORD_WORK,
 )
+from tidemill.hot.hold_scan import count_others
 from tidemill.hot.record_walk import keyless, timestamps_outside, walk
 from tidemill.wire import compression
 from tidemill.wire.batch import (
@@ -223,13 +225,22 @@ def _validate(
             correct_max_timestamp(view, header, max_timestamp)
     if own_headers == 0:
         return header, None
-    return header, _requesting(section if start == 0 else view[start:], own_headers, work)
+    records = section if start == 0 else view[start:]
+    return header, _requesting(records, header.record_count, own_headers, work)
 
 
-def _requesting(records: Records, own_headers: int, work: BatchWork | None) -> Records:
-    """Records that somebody has to read one by one."""
+def _requesting(
+    records: Records, record_count: int, own_headers: int, work: BatchWork | None
+) -> Records:
+    """Records whose headers somebody has to read."""
     if work is not None and own_headers > LOOP_OWN_HEADERS_MAX:
-        raise LongBatch
+        if own_headers > LOOP_HELD_RECORDS_MAX:
+            raise LongBatch
+        # A delay or a date is read by compiled code; what else there is becomes objects.
+        others = count_others(records, 0, len(records), record_count, LOOP_OWN_HEADERS_MAX)
+        if others > LOOP_OWN_HEADERS_MAX:
+            raise LongBatch
+        work.left -= RECORD_WORK * record_count
     return records
 
 

@@ -9,6 +9,8 @@
                            `ticket next`                           Moved: a tick of a schedule
     control                a marker                                TransactionEnded
 
+Many records of a batch that say the same become one event: `OpenedMany`, `ClosedMany`.
+
 A client's own `ticket`, `due`, `axis` and `next` are data. No clock is read here and no topic key:
 a replica that reads the same bytes years later finds the same events.
 
@@ -18,12 +20,13 @@ Opens single records, of marked batches only.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.delivery.holds.hold import DUE_NEVER, Axis, Hold
+from tidemill.delivery.holds.hold_columns import HoldColumns
 from tidemill.delivery.holds.hold_headers import (
     CANCEL,
     COMMAND,
@@ -41,6 +44,20 @@ from tidemill.delivery.holds.hold_headers import (
     read_number,
     read_target,
 )
+from tidemill.hot.hold_scan import (
+    DELAY,
+    ID_AT,
+    ID_BYTES,
+    KIND,
+    NUMBER,
+    OTHER,
+    PLAIN,
+    SIZE,
+    scan_requests,
+    scan_tickets,
+    take_stretch,
+)
+from tidemill.hot.hold_scan import TICKET as RELEASED_TICKET
 from tidemill.hot.record_walk import (
     HEADER_COUNT,
     HEADERS_AT,
@@ -57,21 +74,24 @@ from tidemill.wire.transaction_marker import read_marker
 __all__ = [
     "Carried",
     "Closed",
+    "ClosedMany",
     "HoldEnding",
     "HoldEvent",
     "Moved",
     "Opened",
+    "OpenedMany",
     "Stamped",
     "TransactionEnded",
     "concerns_holds",
-    "events_in",
     "events_of",
 ]
 
 Buffer = bytes | bytearray | memoryview
 
-_CHUNK_RECORDS = 256
-"""Records that exist as Python objects at the same time while a batch is read."""
+_CHUNK_RECORDS = 4_096
+"""Records that are indexed at a time: the table takes 72 bytes for each."""
+_MANY_MIN = 32
+"""Records that say the same, from which on they are one event."""
 
 
 class HoldEnding(Enum):
@@ -94,6 +114,12 @@ class Opened(NamedTuple):
     producer_id: int | None
 
 
+class OpenedMany(NamedTuple):
+    """Many held records of a client, in no transaction."""
+
+    holds: HoldColumns
+
+
 class Carried(NamedTuple):
     """A copy of an open hold that takes the place of the copy before it."""
 
@@ -103,6 +129,12 @@ class Carried(NamedTuple):
 class Closed(NamedTuple):
     target: Target
     ending: HoldEnding
+
+
+class ClosedMany(NamedTuple):
+    """Many holds that were released."""
+
+    tickets: Sequence[int]
 
 
 class Moved(NamedTuple):
@@ -118,7 +150,7 @@ class TransactionEnded(NamedTuple):
     is_commit: bool
 
 
-HoldEvent = Stamped | Opened | Carried | Closed | Moved | TransactionEnded
+HoldEvent = Stamped | Opened | OpenedMany | Carried | Closed | ClosedMany | Moved | TransactionEnded
 
 
 def concerns_holds(header: BatchHeader) -> bool:
@@ -126,7 +158,7 @@ def concerns_holds(header: BatchHeader) -> bool:
     return is_marked(header) or (header.is_control and header.is_transactional)
 
 
-def events_of(batch: Buffer, header: BatchHeader) -> list[HoldEvent]:
+def events_of(batch: Buffer, header: BatchHeader, *, many_min: int = _MANY_MIN) -> list[HoldEvent]:
     """The events of the stored batch that `batch` starts with, in order."""
     view = memoryview(batch)
     if header.is_control:
@@ -135,22 +167,124 @@ def events_of(batch: Buffer, header: BatchHeader) -> list[HoldEvent]:
         return [TransactionEnded(header.producer_id, read_marker(view, header).is_commit)]
     if not is_marked(header):
         return []
-    return events_in(records_section(view, header), header)
+    section = bytes(records_section(view, header))
+    try:
+        return list(_events_in(section, header, many_min))
+    except ValueError as err:
+        raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
 
 
-def events_in(section: Buffer, header: BatchHeader) -> list[HoldEvent]:
-    """The events of a marked batch, whose records were decompressed already."""
-    events: list[HoldEvent] = []
+def _events_in(section: bytes, header: BatchHeader, many_min: int) -> Iterator[HoldEvent]:
+    """Those of a marked batch with these records. ValueError."""
     if is_veiled(header):
-        events.append(Stamped(stamp_of(header)))
-    for offset, size_bytes, headers in _records_with_headers(bytes(section), header):
-        if is_ours(header):
-            event = _event_of_ours(header, offset, size_bytes, headers)
+        yield Stamped(stamp_of(header))
+    chunk_max = min(header.record_count, _CHUNK_RECORDS)
+    table = array("q", bytes(8 * ROW_FIELDS * chunk_max))
+    position = 0
+    for first in range(0, header.record_count, _CHUNK_RECORDS):
+        count = min(_CHUNK_RECORDS, header.record_count - first)
+        bounds = position, len(section), first, count
+        if is_veiled(header) and is_ours(header):
+            start, position = position, index(section, *bounds, table)
+            yield from _carried(section, header, table, start, count)
+        elif is_ours(header):
+            position = scan_tickets(section, *bounds, table)
+            yield from _released(section, header, table, count, many_min)
         else:
-            event = _event_of_client(header, offset, size_bytes, headers)
+            position, _ = scan_requests(section, *bounds, table)
+            yield from _requested(section, header, table, count, many_min)
+
+
+def _requested(
+    section: bytes, header: BatchHeader, table: array[int], count: int, many_min: int
+) -> Iterator[HoldEvent]:
+    """The events of a client's records, in a table that was scanned for requests."""
+    row = 0
+    columns = array("q", bytes(8 * 3 * count))
+    while row < count:
+        start = row
+        row, taken, size_bytes, kind, is_rising = take_stretch(
+            table, row, count, header.base_offset, stamp_of(header), columns
+        )
+        if taken:
+            holds = HoldColumns(
+                Axis.STEADY if kind == DELAY else Axis.WALL,
+                tickets=columns[:taken],
+                dues=columns[count : count + taken],
+                sizes=columns[2 * count : 2 * count + taken],
+                ids=_ids(section, table, start, row),
+                size_bytes=size_bytes,
+                is_rising=is_rising,
+            )
+            if taken >= many_min and not header.is_transactional:
+                yield OpenedMany(holds)
+            else:
+                producer_id = header.producer_id if header.is_transactional else None
+                yield from [Opened(hold, producer_id) for hold in holds]
+        if row < count and table[row * ROW_FIELDS + KIND] == OTHER:
+            offset, headers = _record(section, header, table, row)
+            event = _event_of_client(header, offset, table[row * ROW_FIELDS + SIZE], headers)
+            if event is not None:
+                yield event
+            row += 1
+
+
+def _ids(section: bytes, table: array[int], start: int, end: int) -> list[bytes | None] | None:
+    """The message ids of the held records in these rows; None if there are none."""
+    cells = slice(start * ROW_FIELDS + ID_BYTES, end * ROW_FIELDS, ROW_FIELDS)
+    if table[cells].count(-1) == end - start:
+        return None
+    found: list[bytes | None] = []
+    for at in range(start * ROW_FIELDS, end * ROW_FIELDS, ROW_FIELDS):
+        if table[at + KIND] != PLAIN:
+            id_at, size = table[at + ID_AT], table[at + ID_BYTES]
+            found.append(section[id_at : id_at + size] if size >= 0 else None)
+    return found
+
+
+def _released(
+    section: bytes, header: BatchHeader, table: array[int], count: int, many_min: int
+) -> Iterator[HoldEvent]:
+    """The events of a release, in a table that was scanned for tickets."""
+    kinds = table[KIND : count * ROW_FIELDS : ROW_FIELDS]
+    if count >= many_min and kinds.count(RELEASED_TICKET) == count:
+        yield ClosedMany(table[NUMBER : count * ROW_FIELDS : ROW_FIELDS])
+        return
+    for row, kind in enumerate(kinds):
+        if kind == RELEASED_TICKET:
+            yield Closed(table[row * ROW_FIELDS + NUMBER], HoldEnding.RELEASED)
+        elif kind == OTHER:
+            offset, headers = _record(section, header, table, row)
+            event = _event_of_ours(header, offset, table[row * ROW_FIELDS + SIZE], headers)
+            if event is not None:
+                yield event
+
+
+def _carried(
+    section: bytes, header: BatchHeader, table: array[int], start: int, count: int
+) -> Iterator[HoldEvent]:
+    """The events of carried copies, in a table that was indexed; the first one is at `start`."""
+    for row in range(count):
+        offset, headers = _record(section, header, table, row)
+        end = table[row * ROW_FIELDS + RECORD_END]
+        event = _event_of_ours(header, offset, end - start, headers)
         if event is not None:
-            events.append(event)
-    return events
+            yield event
+        start = end
+
+
+def _record(
+    section: bytes, header: BatchHeader, table: array[int], row: int
+) -> tuple[int, Headers]:
+    """Offset and headers of one record."""
+    at = row * ROW_FIELDS
+    headers_at, end, count = (
+        table[at + HEADERS_AT],
+        table[at + RECORD_END],
+        table[at + HEADER_COUNT],
+    )
+    headers = dict(read_headers(section, headers_at, end, count)) if count else {}
+    return header.base_offset + table[at + OFFSET_DELTA], headers
 
 
 def _event_of_client(
@@ -206,24 +340,3 @@ def _hold(
         headers.get(MESSAGE_ID) or None,
         None if schedule is None else schedule.decode("utf-8", "replace"),
     )
-
-
-def _records_with_headers(
-    section: bytes, header: BatchHeader
-) -> Iterator[tuple[int, int, Headers]]:
-    """Offset, size and headers of each record that has any."""
-    table = array("q", bytes(8 * ROW_FIELDS * min(header.record_count, _CHUNK_RECORDS)))
-    position = 0
-    for first in range(0, header.record_count, _CHUNK_RECORDS):
-        count = min(_CHUNK_RECORDS, header.record_count - first)
-        start = position
-        try:
-            position = index(section, position, len(section), first, count, table)
-        except ValueError as err:
-            raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
-        for row in range(0, count * ROW_FIELDS, ROW_FIELDS):
-            end, header_count = table[row + RECORD_END], table[row + HEADER_COUNT]
-            if header_count:
-                headers = dict(read_headers(section, table[row + HEADERS_AT], end, header_count))
-                yield header.base_offset + table[row + OFFSET_DELTA], end - start, headers
-            start = end

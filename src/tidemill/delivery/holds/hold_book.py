@@ -26,10 +26,12 @@ from tidemill.core.limits import HOLD_ENDINGS_MAX, HOLD_TABLE_MAX
 from tidemill.delivery.holds.events import (
     Carried,
     Closed,
+    ClosedMany,
     HoldEnding,
     HoldEvent,
     Moved,
     Opened,
+    OpenedMany,
     Stamped,
     TransactionEnded,
 )
@@ -56,6 +58,8 @@ class HoldBook:
         self.pending_bytes = 0
         self.newest_stamp_ms = 0
         """Of the veiled batches: steady time never falls below it."""
+        self.changes = 0
+        """Rises when a hold ends or gets another due time or copy: the same number, no change."""
         self._clear()
         self._pins = CopyPins()
 
@@ -85,6 +89,9 @@ class HoldBook:
                     self._open.put(hold)
                 else:
                     self._undecided.add(producer_id, hold)
+            case OpenedMany(holds):
+                self.pending_bytes += holds.size_bytes
+                self._open.put_many(holds)
             case Carried(hold):
                 self._end(hold.ticket, end_offset)
                 self.pending_bytes += hold.size_bytes
@@ -93,6 +100,8 @@ class HoldBook:
                 self._move(target, due_ms, axis)
             case Closed(target, ending):
                 self._close(target, ending, end_offset)
+            case ClosedMany(tickets):
+                self._release(tickets, end_offset)
             case TransactionEnded(producer_id, is_commit):
                 self._decide(producer_id, is_commit=is_commit, end_offset=end_offset)
             case _:
@@ -110,6 +119,7 @@ class HoldBook:
         hold = self._find_target(target)
         if hold is None:
             return
+        self.changes += 1
         moved = hold._replace(due_ms=max(due_ms, DUE_TO_BE_PLANNED + 1), axis=axis)
         if self._open.take(hold.ticket) is None:
             self._undecided.replace(moved)
@@ -129,6 +139,22 @@ class HoldBook:
         if hold.message_id is not None:
             self._remember(hold.message_id, ending)
 
+    def _release(self, tickets: Sequence[int], end_offset: int) -> None:
+        """Many at once: as `_close` does with each of them."""
+        self.changes += 1
+        lowest: int | None = None
+        for ticket, found in zip(tickets, self._open.take_many(tickets), strict=True):
+            hold = found or self._undecided.take(ticket)
+            if hold is None:
+                continue
+            self.pending_bytes -= hold.size_bytes
+            lowest = hold.offset if lowest is None else min(lowest, hold.offset)
+            self._remember(hold.ticket, HoldEnding.RELEASED)
+            if hold.message_id is not None:
+                self._remember(hold.message_id, HoldEnding.RELEASED)
+        if lowest is not None:
+            self._pins.pin(lowest, end_offset=end_offset)  # all go at once, so one stands for all
+
     def _decide(self, producer_id: int, *, is_commit: bool, end_offset: int) -> None:
         for hold in self._undecided.take_all(producer_id):
             if is_commit:
@@ -145,6 +171,7 @@ class HoldBook:
 
     def _end_copy(self, hold: Hold, end_offset: int) -> None:
         """A copy is no longer the newest of a pending hold; it stays until that is durable."""
+        self.changes += 1
         self.pending_bytes -= hold.size_bytes
         self._pins.pin(hold.offset, end_offset=end_offset)
 

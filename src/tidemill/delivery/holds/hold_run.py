@@ -13,7 +13,7 @@
     ids                           of all rows, one after the other
 
 In the byte order of the machine: the file says so, and is rebuilt elsewhere. A run never changes.
-What is taken is noted in memory, a byte per row: the next open row is found by a search for a zero.
+What is taken is noted in memory (`hold_rows`).
 """
 
 from __future__ import annotations
@@ -21,62 +21,102 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise, starmap
+from operator import le
 from struct import Struct
 from typing import final
 from zlib import crc32
 
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import RunCapture
+from tidemill.delivery.holds.hold_rows import HoldRows
+from tidemill.delivery.holds.hold_strand import FrozenStrand
 
 __all__ = ["HoldRun", "encode_run"]
 
 _HEAD = Struct("=III4s")
 _ORDER = {"little": b"<\0\0\0", "big": b">\0\0\0"}[sys.byteorder]
-_TAKEN = 1
-_OPEN = 0
 
 
-def encode_run(holds: Sequence[Hold]) -> bytes:
-    """The run of these holds, which are no schedules. Slow: milliseconds for ten thousand."""
-    rows = sorted(holds, key=lambda hold: (hold.axis, hold.due_ms, hold.ticket))
-    numbers = range(len(rows))
-    with_id = [row for row in numbers if rows[row].message_id is not None]
-    wall_count = sum(hold.axis is Axis.WALL for hold in rows)
+def encode_run(holds: Sequence[Hold], strands: Iterable[FrozenStrand] = ()) -> bytes:
+    """The run of these holds, none of which is a schedule. Milliseconds for ten thousand."""
+    rows = {axis: _AxisRows() for axis in Axis}
+    for strand in strands:
+        rows[strand.axis].add_strand(strand)
+    for hold in holds:
+        rows[hold.axis].add(hold)
+    wall, steady = rows[Axis.WALL].in_order(), rows[Axis.STEADY].in_order()
+    count = len(wall.due) + len(steady.due)
     columns = [
-        array("q", [hold.due_ms for hold in rows]),
-        array("q", [hold.ticket for hold in rows]),
-        array("q", [hold.offset for hold in rows]),
-        array("I", [hold.size_bytes for hold in rows]),
-        array("I", sorted(numbers, key=lambda row: rows[row].offset)),
-        array("I", sorted(numbers, key=lambda row: rows[row].ticket)),
+        wall.due + steady.due,
+        tickets := wall.ticket + steady.ticket,
+        offsets := wall.offset + steady.offset,
+        array("I", wall.size + steady.size),
+        array("I", _order(range(count), offsets)),
+        array("I", _order(range(count), tickets)),
     ]
-    ids: list[bytes] = []
-    if with_id:
-        ids = [hold.message_id or b"" for hold in rows]
-        hashed = sorted([(crc32(ids[row]), row) for row in with_id])
+    ids = [one or b"" for one in wall.ids + steady.ids]
+    hashed = sorted([(crc32(one), row) for row, one in enumerate(ids) if one])
+    if hashed:
         columns.append(array("I", [row for _, row in hashed]))
         columns.append(array("I", [id_hash for id_hash, _ in hashed]))
-        columns.append(_ends(ids))
-    head = _HEAD.pack(len(rows), wall_count, len(with_id), _ORDER)
-    return b"".join([head, *[column.tobytes() for column in columns], *ids])
-
-
-def _ends(ids: Sequence[bytes]) -> array[int]:
-    ends = array("I")
-    end = 0
-    for one in ids:
-        end += len(one)
-        ends.append(end)
-    return ends
+        columns.append(array("I", accumulate([len(one) for one in ids])))
+    head = _HEAD.pack(count, len(wall.due), len(hashed), _ORDER)
+    return b"".join([head, *[column.tobytes() for column in columns], *(ids if hashed else ())])
 
 
 @final
-class HoldRun:
-    """The open holds of one buffer. A shelf (`hold_shelves`) that only loses holds.
+class _AxisRows:
+    """The rows of one axis, while a run is made of them."""
 
-    Raises ValueError for a buffer that is none; its checksum was verified.
-    """
+    def __init__(self) -> None:
+        self.due = array("q")
+        self.ticket = array("q")
+        self.offset = array("q")
+        self.size = array("q")
+        self.ids: list[bytes | None] = []
+
+    def add(self, hold: Hold) -> None:
+        self.due.append(hold.due_ms)
+        self.ticket.append(hold.ticket)
+        self.offset.append(hold.offset)
+        self.size.append(hold.size_bytes)
+        self.ids.append(hold.message_id)
+
+    def add_strand(self, strand: FrozenStrand) -> None:
+        self.due += strand.open(strand.dues)
+        self.ticket += strand.open(strand.tickets)
+        self.offset += strand.open(strand.tickets)
+        self.size += strand.open(strand.sizes)
+        self.ids += strand.open_ids()
+
+    def in_order(self) -> _AxisRows:
+        """The same rows by due time, and of equal ones by ticket."""
+        count = len(self.due)
+        order = _order(_order(range(count), self.ticket), self.due)
+        if isinstance(order, range):
+            return self
+        made = _AxisRows()
+        made.due = array("q", map(self.due.__getitem__, order))
+        made.ticket = array("q", map(self.ticket.__getitem__, order))
+        made.offset = array("q", map(self.offset.__getitem__, order))
+        made.size = array("q", map(self.size.__getitem__, order))
+        made.ids = list(map(self.ids.__getitem__, order))
+        return made
+
+
+def _order(rows: Sequence[int], keys: array[int]) -> Sequence[int]:
+    """The rows by their keys, equal ones as they are; `rows` itself if that is their order."""
+    ordered: Iterable[int] = keys if isinstance(rows, range) else map(keys.__getitem__, rows)
+    if all(starmap(le, pairwise(ordered))):
+        return rows
+    return sorted(rows, key=keys.__getitem__)
+
+
+@final
+class HoldRun(HoldRows):
+    """The open holds of one buffer. Raises ValueError if it is none; its checksum was verified."""
 
     def __init__(self, data: memoryview, captured: RunCapture | None = None) -> None:
         if len(data) < _HEAD.size:
@@ -84,7 +124,6 @@ class HoldRun:
         count, wall_count, id_count, order = _HEAD.unpack_from(data)
         if order != _ORDER:
             raise ValueError("the run was written by a machine with another byte order")
-        self._columns = _Columns(data, count, id_count)
         self.checksum = crc32(data)
         """Tells runs apart that have the same serial: a log that was cut numbers them anew."""
         if captured is not None and (captured.checksum, len(captured.taken)) != (
@@ -92,102 +131,12 @@ class HoldRun:
             count,
         ):
             raise ValueError("this is another run than the one that was captured")
-        self._taken = bytearray(count) if captured is None else bytearray(captured.taken)
-        self._open_count = self._taken.count(_OPEN)
-        self._next = {Axis.WALL: 0, Axis.STEADY: wall_count}
-        """The row before which all are taken."""
-        self._ends = {Axis.WALL: wall_count, Axis.STEADY: count}
-        self._oldest = 0
-        """The place in `by_offset` before which all are taken."""
-
-    def __len__(self) -> int:
-        return self._open_count
-
-    @property
-    def count(self) -> int:
-        """How many it had when it was written."""
-        return len(self._taken)
+        taken = bytearray(count) if captured is None else bytearray(captured.taken)
+        super().__init__(_Columns(data, count, id_count), wall_count=wall_count, taken=taken)
 
     def taken_rows(self) -> bytes:
         """What a snapshot needs to open the run again as it is now."""
         return bytes(self._taken)
-
-    def take(self, ticket: int) -> Hold | None:
-        row = self._row(ticket)
-        if row is None:
-            return None
-        self._taken[row] = _TAKEN
-        self._open_count -= 1
-        return self._hold(row)
-
-    def find(self, ticket: int) -> Hold | None:
-        row = self._row(ticket)
-        return None if row is None else self._hold(row)
-
-    def find_id(self, message_id: bytes) -> list[Hold]:
-        columns, wanted = self._columns, crc32(message_id)
-        at = bisect_left(columns.id_hash, wanted)
-        found: list[Hold] = []
-        while at < len(columns.id_hash) and columns.id_hash[at] == wanted:
-            row = columns.by_id[at]
-            if not self._taken[row] and columns.id_of(row) == message_id:
-                found.append(self._hold(row))
-            at += 1
-        return found
-
-    def first_due(self, axis: Axis) -> tuple[int, int] | None:
-        row = self._taken.find(_OPEN, self._next[axis], self._ends[axis])
-        if row < 0:
-            self._next[axis] = self._ends[axis]
-            return None
-        self._next[axis] = row
-        return self._columns.due[row], self._columns.ticket[row]
-
-    def due(self, axis: Axis, now_ms: int, count_max: int) -> Iterator[Hold]:
-        row = self._taken.find(_OPEN, self._next[axis], self._ends[axis])
-        while row >= 0 and count_max > 0 and self._columns.due[row] <= now_ms:
-            yield self._hold(row)
-            count_max -= 1
-            row = self._taken.find(_OPEN, row + 1, self._ends[axis])
-
-    def oldest_copy(self) -> int | None:
-        order = self._columns.by_offset
-        while self._oldest < len(order) and self._taken[order[self._oldest]]:
-            self._oldest += 1
-        return self._columns.offset[order[self._oldest]] if self._oldest < len(order) else None
-
-    def held(self, start: int) -> Iterator[Hold]:
-        """Those whose copy is at `start` or behind, by copy."""
-        order = self._columns.by_offset
-        first = bisect_left(order, start, key=self._columns.offset.__getitem__)
-        for row in order[first:]:
-            if not self._taken[row]:
-                yield self._hold(row)
-
-    def bytes_below(self, offset: int) -> int:
-        columns, taken = self._columns, self._taken
-        end = bisect_left(columns.by_offset, offset, key=columns.offset.__getitem__)
-        return sum([columns.size[row] for row in columns.by_offset[:end] if not taken[row]])
-
-    def _row(self, ticket: int) -> int | None:
-        """The row of an open ticket."""
-        order, tickets = self._columns.by_ticket, self._columns.ticket
-        at = bisect_left(order, ticket, key=tickets.__getitem__)
-        if at == len(order) or tickets[order[at]] != ticket or self._taken[order[at]]:
-            return None
-        return order[at]
-
-    def _hold(self, row: int) -> Hold:
-        columns = self._columns
-        axis = Axis.WALL if row < self._ends[Axis.WALL] else Axis.STEADY
-        return Hold(
-            columns.ticket[row],
-            columns.due[row],
-            axis,
-            columns.offset[row],
-            columns.size[row],
-            columns.id_of(row) or None,
-        )
 
 
 @final
@@ -203,20 +152,27 @@ class _Columns:
         self.size = self._column("I", count)
         self.by_offset = self._column("I", count)
         self.by_ticket = self._column("I", count)
-        self.by_id = self._column("I", id_count)
-        self.id_hash = self._column("I", id_count)
+        self._by_id = self._column("I", id_count)
+        self._id_hash = self._column("I", id_count)
+        self._has_ids = id_count > 0
         self._id_end = self._column("I", count if id_count else 0)
         self._ids = data[self._at :]
         ids_bytes = self._id_end[count - 1] if id_count else 0
         if len(self._ids) != ids_bytes:
             raise ValueError(f"{len(self._ids)} bytes of ids, {ids_bytes} were written")
 
-    def id_of(self, row: int) -> bytes:
-        """The message id of a row; empty if it has none."""
-        if not self._id_end:
-            return b""
+    def id_of(self, row: int) -> bytes | None:
+        if not self._has_ids:
+            return None
         start = self._id_end[row - 1] if row else 0
-        return bytes(self._ids[start : self._id_end[row]])
+        return bytes(self._ids[start : self._id_end[row]]) or None
+
+    def rows_of_id(self, message_id: bytes) -> Iterator[int]:
+        wanted = crc32(message_id)
+        at = bisect_left(self._id_hash, wanted)
+        while at < len(self._id_hash) and self._id_hash[at] == wanted:
+            yield self._by_id[at]
+            at += 1
 
     def _column(self, code: str, count: int) -> memoryview:
         size = count * array(code).itemsize

@@ -1,11 +1,12 @@
-"""The open holds of a partition, on shelves: one table that grows, and runs of what it once had.
+"""The open holds of a partition, on shelves: what came last in memory, and runs of what was there.
 
-Theory of operation. A hold lies on exactly one shelf. A table that is full is *frozen*: a new one
-takes its place, and somebody writes the frozen one as a run in a thread (`try_freeze`,
-`Spill.encode`) and hands in the mapped file (`adopt`). Until then it is searched in memory, and if
-nobody writes it, it stays there. A run only loses holds. One that has few left gives them to the
-table and goes, so that the number of runs follows from what is held: ten million holds are some six
-hundred runs, of which a byte per hold is in memory and the rest in mapped files.
+Theory of operation. A hold lies on exactly one shelf. Single holds lie in a table that grows, and
+what a batch opens at once is a *strand* beside it. When these have enough they are *frozen*: a new
+table takes their place, and somebody writes them as one run in a thread (`try_freeze`,
+`Spill.encode`) and hands in the mapped file (`adopt`). Until then they are searched in memory, and
+if nobody writes them, they stay there. Strands and runs only lose holds. One that has few left
+gives them to the table and goes, so that the number of runs follows from what is held: ten million
+holds are some six hundred runs, of which a byte per hold is in memory and the rest in mapped files.
 
 A hold that is moved or carried is taken from its shelf and put into the table. Schedules stay in
 tables: they are few, and each tick moves them.
@@ -13,7 +14,7 @@ tables: they are few, and each tick moves them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
 from itertools import islice
 from typing import NamedTuple, Protocol, final
@@ -21,7 +22,10 @@ from typing import NamedTuple, Protocol, final
 from tidemill.core.limits import HOLD_TABLE_MAX, HOLD_TABLES_FROZEN_MAX
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import RunCapture
+from tidemill.delivery.holds.hold_columns import HoldColumns
+from tidemill.delivery.holds.hold_rows import HoldRows
 from tidemill.delivery.holds.hold_run import HoldRun, encode_run
+from tidemill.delivery.holds.hold_strand import FrozenStrand, HoldStrand
 from tidemill.delivery.holds.hold_table import HoldTable
 from tidemill.delivery.holds.tickets.ticket_routes import TicketRoutes
 
@@ -67,14 +71,15 @@ class HoldShelf(Protocol):
 
 
 class Spill(NamedTuple):
-    """A frozen table that waits to be written."""
+    """A frozen table, and the strands beside it, that wait to be written."""
 
     serial: int
     holds: list[Hold]
+    strands: list[FrozenStrand]
 
     def encode(self) -> bytes:
         """The run; takes milliseconds, and may run in a thread."""
-        return encode_run(self.holds)
+        return encode_run(self.holds, self.strands)
 
 
 @final
@@ -85,8 +90,14 @@ class HoldShelves:
         self._table_max = table_max
         self._table = HoldTable()
         self._serial = serial
-        """Of the table that grows, the highest."""
+        """Of the table that grows."""
+        self.next_serial = serial + 1
+        """Higher than that of any shelf."""
         self._shelves: dict[int, HoldShelf] = {serial: self._table}
+        self._strands: list[int] = []
+        """The strands beside the table, by ticket; some may be gone."""
+        self._frozen: dict[int, list[int]] = {}
+        """Of each table that is being written, by its serial: it and its strands."""
         self._routes = TicketRoutes()
         self._count = 0
         self._heads: dict[Axis, list[tuple[int, int, int]]] = {axis: [] for axis in Axis}
@@ -96,10 +107,6 @@ class HoldShelves:
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def next_serial(self) -> int:
-        return self._serial + 1
 
     @property
     def shelf_count(self) -> int:
@@ -120,14 +127,7 @@ class HoldShelves:
 
     def take(self, ticket: int) -> Hold | None:
         """Remove a hold."""
-        for serial in self._shelves_of(ticket):
-            hold = self._shelves[serial].take(ticket)
-            if hold is not None:
-                self._count -= 1
-                self._note_head(serial, hold.axis)
-                self._maybe_drop(serial)
-                return hold
-        return None
+        return self.take_many((ticket,))[0]
 
     def find(self, ticket: int) -> Hold | None:
         for serial in self._shelves_of(ticket):
@@ -145,6 +145,43 @@ class HoldShelves:
         yield from self._routes.shelves_of(ticket)
 
     # --- many holds ------------------------------------------------------------------------------
+
+    def put_many(self, holds: HoldColumns) -> None:
+        """Add holds whose tickets are on no shelf, and above all that are."""
+        serial = self._take_serial()
+        self._shelves[serial] = HoldStrand(holds)
+        self._strands.append(serial)
+        self._routes.add(serial, holds.tickets)
+        self._count += len(holds)
+        self._note_head(serial, holds.axis)
+
+    def take_many(self, tickets: Sequence[int]) -> list[Hold | None]:
+        """Remove holds; in the place of a ticket that is on no shelf is None."""
+        found: list[Hold | None] = []
+        touched: dict[tuple[int, Axis], None] = {}
+        serial = self._serial
+        for ticket in tickets:
+            # Whoever is due together often lies together.
+            hold = self._shelves[serial].take(ticket)
+            if hold is None:
+                serial, hold = self._take_elsewhere(ticket)
+            if hold is not None:
+                self._count -= 1
+                touched[serial, hold.axis] = None
+            found.append(hold)
+        for serial, axis in touched:
+            if serial in self._shelves:
+                self._note_head(serial, axis)
+                self._maybe_drop(serial)
+        return found
+
+    def _take_elsewhere(self, ticket: int) -> tuple[int, Hold | None]:
+        """Take it from the shelf that has it; and the serial of that shelf."""
+        for serial in self._shelves_of(ticket):
+            hold = self._shelves[serial].take(ticket)
+            if hold is not None:
+                return serial, hold
+        return self._serial, None
 
     def due(self, now_ms: dict[Axis, int], count_max: int) -> Iterator[Hold]:
         """The first `count_max` that are due, each on its axis, by due time and ticket.
@@ -211,9 +248,10 @@ class HoldShelves:
         """
         if self._unwritten:
             return self._unwritten.pop(0)
-        frozen = sum(isinstance(shelf, HoldTable) for shelf in self._shelves.values()) - 1
+        strands = [serial for serial in self._strands if serial in self._shelves]
         plain = len(self._table) - self.schedule_count
-        if plain < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
+        plain += sum([len(self._shelves[serial]) for serial in strands])
+        if plain < self._table_max or len(self._frozen) >= HOLD_TABLES_FROZEN_MAX:
             return None
         old, serial = self._table, self._serial
         self._begin_table()
@@ -221,30 +259,47 @@ class HoldShelves:
             old.take(hold.ticket)
             self._table.put(hold)
         holds = old.freeze()
+        self._frozen[serial] = [*strands, serial]
         self._routes.add(serial, [hold.ticket for hold in holds])
         for axis in Axis:
             self._rebuild_heads(axis)
-        return Spill(serial, holds)
+        return Spill(serial, holds, [self._strand(one).freeze() for one in strands])
+
+    def _strand(self, serial: int) -> HoldStrand:
+        shelf = self._shelves[serial]
+        assert isinstance(shelf, HoldStrand)
+        return shelf
 
     def _begin_table(self) -> None:
-        self._serial += 1
+        self._serial = self._take_serial()
         self._table = HoldTable()
         self._shelves[self._serial] = self._table
+        self._strands = []
+
+    def _take_serial(self) -> int:
+        self.next_serial += 1
+        return self.next_serial - 1
 
     def give_back(self, spill: Spill) -> None:
-        """The run could not be written: the table is searched in memory, until the next attempt."""
-        if spill.serial in self._shelves:
+        """The run could not be written: its holds stay in memory, until the next attempt."""
+        if spill.serial in self._frozen:
             self._unwritten.append(spill)
 
     def adopt(self, serial: int, data: memoryview) -> bool:
-        """Put the run of a frozen table in its place; False: it is not needed any more."""
-        table = self._shelves.get(serial)
-        if not isinstance(table, HoldTable) or serial == self._serial:
+        """Put the run in the place of what was frozen; False: it is not needed any more."""
+        parts = self._frozen.pop(serial, None)
+        if parts is None:
             return False
         run = HoldRun(data)
-        for ticket in table.taken:
-            run.take(ticket)
+        for part in parts:
+            shelf = self._shelves.pop(part)
+            assert isinstance(shelf, HoldTable | HoldStrand)
+            for ticket in shelf.taken:
+                run.take(ticket)
         self._shelves[serial] = run
+        self._routes.merge(serial, parts)
+        for axis in Axis:
+            self._note_head(serial, axis)
         self._maybe_drop(serial)
         return serial in self._shelves
 
@@ -279,12 +334,15 @@ class HoldShelves:
         return [serial for serial, shelf in self._shelves.items() if isinstance(shelf, HoldRun)]
 
     def _maybe_drop(self, serial: int) -> None:
-        """Drop a shelf that is empty, or a run that has so little that the table may have it."""
+        """Drop a shelf that is empty, or has so little left that the table may have it.
+
+        What is frozen stays until its run is there.
+        """
         shelf = self._shelves[serial]
-        if serial == self._serial:
+        if isinstance(shelf, HoldTable) or any(serial in parts for parts in self._frozen.values()):
             return
         left: Iterable[Hold] = ()
-        if isinstance(shelf, HoldRun) and len(shelf) * _SPARSE_PART < shelf.count:
+        if isinstance(shelf, HoldRows) and len(shelf) * _SPARSE_PART < shelf.count:
             left = list(shelf.held(0))
         elif len(shelf):
             return

@@ -19,11 +19,11 @@ from tidemill.wire.batch import read_header
 from tidemill.wire.marks import mark_ours, veil
 from tidemill.wire.records import Header, Record, build_batch
 
-__all__ = ["HeldCopy", "carried_batch", "release_batch"]
+__all__ = ["DROPPED_BY_RELEASE", "HeldCopy", "carried_batch", "release_batch"]
 
 _REQUESTS = frozenset({names.DELIVER_AT, names.DELAY_MS, names.SCHEDULE})
 _ANSWERS = frozenset({names.TICKET, names.DUE, names.NEXT, names.AXIS, names.SENT_AT})
-_DROPPED_BY_RELEASE = _REQUESTS | _ANSWERS
+DROPPED_BY_RELEASE = _REQUESTS | _ANSWERS
 
 
 class HeldCopy(NamedTuple):
@@ -53,7 +53,7 @@ def carried_batch(
 
 
 def _released(copy: HeldCopy, now_ms: int) -> Record:
-    headers = [*_without(copy.record.headers, _DROPPED_BY_RELEASE), *_answers(copy)]
+    headers = [*_without(copy.record.headers, DROPPED_BY_RELEASE), *_answers(copy)]
     if copy.next_ms is not None:
         headers.append(_number(names.NEXT, copy.next_ms))
     return Record(copy.record.value, copy.record.key, headers=headers, timestamp=now_ms)

@@ -9,6 +9,7 @@ from tidemill.core.limits import VIEW_PACKED_BYTES_MIN
 from tidemill.delivery.holds.held_records import read_held
 from tidemill.delivery.holds.hold import DUE_NEVER, Axis, Hold
 from tidemill.delivery.holds.own_batches import HeldCopy, carried_batch, release_batch
+from tidemill.delivery.holds.release_copies import can_copy, release_copies
 from tidemill.delivery.holds.schedule import ScheduleError, next_tick_ms
 from tidemill.wire import compression
 from tidemill.wire.batch import CorruptBatch, read_header
@@ -23,6 +24,9 @@ Stored = Sequence[tuple[Hold, Buffer]]
 
 def make_release(stored: Stored, *, now_ms: int, wall_ms: int, codec: int) -> bytearray:
     """The batch that delivers these holds. Of ticks that were missed one comes."""
+    codec = _codec([hold for hold, _ in stored], codec)
+    if all(can_copy(hold) for hold, _ in stored):
+        return release_copies(stored, now_ms=now_ms, codec=codec)
     records = _records(stored)
     copies = []
     for hold, _ in stored:
@@ -30,7 +34,7 @@ def make_release(stored: Stored, *, now_ms: int, wall_ms: int, codec: int) -> by
         if hold.schedule is not None:
             next_ms = _try_tick(hold.schedule, max(hold.due_ms, wall_ms))
         copies.append(HeldCopy(hold, records[hold.offset], next_ms))
-    return release_batch(copies, now_ms=now_ms, codec=_codec(copies, codec))
+    return release_batch(copies, now_ms=now_ms, codec=codec)
 
 
 def make_carried(
@@ -40,6 +44,7 @@ def make_carried(
 
     A schedule that ticks no more is held until somebody cancels it.
     """
+    codec = _codec([hold for hold, _ in stored], codec)
     records = _records(stored)
     copies = []
     for hold, _ in stored:
@@ -49,7 +54,7 @@ def make_carried(
             due_ms = DUE_NEVER if tick_ms is None else tick_ms
             planned = hold._replace(due_ms=due_ms, axis=Axis.WALL)
         copies.append(HeldCopy(planned, records[hold.offset]))
-    return carried_batch(copies, now_ms=now_ms, stamp_ms=stamp_ms, codec=_codec(copies, codec))
+    return carried_batch(copies, now_ms=now_ms, stamp_ms=stamp_ms, codec=codec)
 
 
 def _try_tick(line: str, after_ms: int) -> int | None:
@@ -74,6 +79,6 @@ def _records(stored: Stored) -> dict[int, Record]:
     return records
 
 
-def _codec(copies: Sequence[HeldCopy], codec: int) -> int:
-    size_bytes = sum(copy.hold.size_bytes for copy in copies)
+def _codec(holds: Sequence[Hold], codec: int) -> int:
+    size_bytes = sum(hold.size_bytes for hold in holds)
     return codec if size_bytes > VIEW_PACKED_BYTES_MIN else compression.NONE

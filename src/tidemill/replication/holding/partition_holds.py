@@ -147,6 +147,11 @@ class PartitionHolds:
         return None if resumes_at is None else (self.book, resumes_at)
 
     @property
+    def changes(self) -> tuple[HoldBook, int]:
+        """Another one after each cut, and after each end, move or carry of a hold."""
+        return self.book, self.book.changes
+
+    @property
     def replay_offset(self) -> int:
         """Where a replay begins: nothing before it is held."""
         log = self.partition.log
@@ -207,7 +212,7 @@ class PartitionHolds:
             if acks != ACKS_ALL:
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, "commands need acks=all")
             check_commands(requests, header, self.book, settings.holds, wall_ms=wall_ms)
-        if requests.held:
+        if requests.held_count:
             check_held(requests, header, self.book, settings.holds, wall_ms=wall_ms)
         if requests.section_bytes + RELEASE_OVERHEAD_BYTES > settings.segment_bytes:
             raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "a release would exceed a segment")

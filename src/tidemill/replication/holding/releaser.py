@@ -192,13 +192,14 @@ class Releaser:
         if to_plan:
             await self._carry(holds, to_plan)
             return
+        changes = holds.changes
         stored, codec = await self._read(holds, due)
         due = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
         build = partial(
             make_release, stored, now_ms=now_ms, wall_ms=self._host.wall_ms(), codec=codec
         )
-        if self._append(holds, due, await self._disk.run(build), now_ms):
+        if self._append(holds, due, changes, await self._disk.run(build), now_ms):
             self._count_released(holds, due)
 
     # --- carries ---------------------------------------------------------------------------------
@@ -244,6 +245,7 @@ class Releaser:
 
         Of the first ones, if not all can be read: the others come when somebody looks again.
         """
+        changes = holds.changes
         stored, codec = await self._read(holds, some)
         some = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
@@ -255,17 +257,24 @@ class Releaser:
             stamp_ms=holds.steady_ms(),
             codec=codec,
         )
-        if self._append(holds, some, await self._disk.run(build), now_ms):
+        if self._append(holds, some, changes, await self._disk.run(build), now_ms):
             self._telemetry.holds_carried += len(some)
 
     def _append(
-        self, holds: PartitionHolds, some: Sequence[Hold], batch: bytearray, now_ms: int
+        self,
+        holds: PartitionHolds,
+        some: Sequence[Hold],
+        changes: object,
+        batch: bytearray,
+        now_ms: int,
     ) -> bool:
         """Append a batch of these holds; False: one of them has changed since it was read.
 
         Whoever called looks again.
         """
-        if not holds.is_whole or any(holds.book.find(hold.ticket) != hold for hold in some):
+        if not holds.is_whole:
+            return False
+        if holds.changes != changes and any(holds.book.find(one.ticket) != one for one in some):
             return False
         holds.partition.append_ours(batch, now_ms=now_ms)
         return True
@@ -281,9 +290,11 @@ class Releaser:
         batches: list[tuple[BatchHeader, Buffer]] = []
         stored: list[tuple[Hold, Buffer]] = []
         loaded_bytes = 0
+        at = -1
         for hold in some:
-            at = bisect_right(batches, hold.offset, key=lambda one: one[0].base_offset) - 1
-            if at < 0 or hold.offset >= batches[at][0].next_offset:
+            if at < 0 or not _lies_in(hold, batches[at][0]):
+                at = bisect_right(batches, hold.offset, key=lambda one: one[0].base_offset) - 1
+            if at < 0 or not _lies_in(hold, batches[at][0]):
                 if loaded_bytes >= LOADED_BYTES_MAX:
                     break
                 await pacer.step()
@@ -312,6 +323,10 @@ class Releaser:
         now = {axis: holds.now_ms(axis) for axis in Axis}
         for hold in due:
             telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
+
+
+def _lies_in(hold: Hold, header: BatchHeader) -> bool:
+    return header.base_offset <= hold.offset < header.next_offset
 
 
 async def _is_much_held(holds: PartitionHolds, end_offset: int, size_bytes: int) -> bool:

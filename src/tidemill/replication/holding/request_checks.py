@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import HOLD_SCHEDULES_MAX, HOLDS_UNDECIDED_MAX, ID_LOOKUPS_MAX
+from tidemill.core.limits import (
+    HOLD_SCHEDULES_MAX,
+    HOLDS_UNDECIDED_MAX,
+    ID_LOOKUPS_MAX,
+    RECORD_ERRORS_MAX,
+)
 from tidemill.delivery.holds.events import HoldEnding
 from tidemill.delivery.holds.hold import Hold
 from tidemill.delivery.holds.hold_book import HoldBook
@@ -19,12 +25,8 @@ __all__ = ["are_all_due", "check_commands", "check_held"]
 
 def are_all_due(requests: Requests, *, wall_ms: int) -> bool:
     """Whether every record that asks for a time may be delivered at once."""
-    return all(
-        one.schedule is None
-        and not one.delay_ms
-        and (one.deliver_at_ms is None or one.deliver_at_ms <= wall_ms)
-        for one in requests.held
-    )
+    is_past = requests.delay_max_ms <= 0 and requests.deliver_at_max_ms <= wall_ms
+    return is_past and not requests.schedules
 
 
 def check_held(
@@ -33,24 +35,28 @@ def check_held(
     """KafkaError unless the topic has room for these held records, until they are due."""
     if not policy.is_enabled:
         why = "the topic has no delay (tidemill.delay.enable)"
-        raise refused_records([(one.place, f"{one.request}: {why}") for one in requests.held])
-    _check_times(requests.held, policy, wall_ms)
-    if header.is_transactional:
+        raise _refused_held(requests.held(), why)
+    ahead_ms = max(requests.delay_max_ms, requests.deliver_at_max_ms - wall_ms)
+    if ahead_ms > policy.delay_max_ms:
+        _check_times(requests.held(), policy, wall_ms)
+    if header.is_transactional and requests.schedules:
         why = "a schedule cannot be part of a transaction"
-        errors = [(one.place, why) for one in requests.held if one.schedule is not None]
-        if errors:
-            raise refused_records(errors)
+        raise refused_records([(one.place, why) for one in requests.schedules])
     full = _try_find_full(requests, header, book, policy)
     if full is not None:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"the partition holds {full}")
+
+
+def _refused_held(held: Iterable[HeldRecord], why: str) -> KafkaError:
+    some = islice(held, RECORD_ERRORS_MAX)
+    return refused_records([(one.place, f"{one.request}: {why}") for one in some])
 
 
 def _try_find_full(
     requests: Requests, header: BatchHeader, book: HoldBook, policy: HoldPolicy
 ) -> str | None:
     """Of what the partition holds as much as it may, and the limit."""
-    count = len(requests.held)
-    schedules = sum(one.schedule is not None for one in requests.held)
+    count, schedules = requests.held_count, len(requests.schedules)
     if book.pending + count > policy.pending_max:
         return f"{book.pending} records (tidemill.delay.max.pending)"
     if book.pending_bytes + requests.section_bytes > policy.pending_bytes_max:
@@ -110,17 +116,17 @@ def _try_find_fault(
     return "nothing is held under it"
 
 
-def _check_times(held: Sequence[HeldRecord], policy: HoldPolicy, wall_ms: int) -> None:
+def _check_times(held: Iterable[HeldRecord], policy: HoldPolicy, wall_ms: int) -> None:
     limit = policy.delay_max_ms
-    errors = []
-    for one in held:
-        delay_ms = one.delay_ms
-        if one.deliver_at_ms is not None:
-            delay_ms = one.deliver_at_ms - wall_ms
-        if delay_ms is not None and delay_ms > limit:
-            errors.append((one.place, f"{one.request}: more than {limit} ms ahead"))
-    if errors:
-        raise refused_records(errors)
+    late = [one for one in held if _is_beyond(one, limit, wall_ms)]
+    if late:
+        raise _refused_held(late, f"more than {limit} ms ahead")
+
+
+def _is_beyond(held: HeldRecord, limit: int, wall_ms: int) -> bool:
+    if held.deliver_at_ms is not None:
+        return held.deliver_at_ms - wall_ms > limit
+    return held.delay_ms is not None and held.delay_ms > limit
 
 
 def _shown(target: Target) -> str:

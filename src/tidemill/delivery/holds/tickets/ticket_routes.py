@@ -9,7 +9,7 @@ there, and of those each shelf has one range.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, final
 
 __all__ = ["TicketRange", "TicketRoutes"]
@@ -64,6 +64,30 @@ class TicketRoutes:
         if self._ranges.pop(serial).own_high >= 0:
             at = self._own_serials.index(serial)
             del self._own_serials[at], self._own_lows[at]
+
+    def merge(self, serial: int, parts: Sequence[int]) -> None:
+        """One shelf has all tickets of these, which were added one after the other."""
+        ranges = [self._ranges[part] for part in parts]
+        for part in parts:
+            self.drop(part)
+        own = [one for one in ranges if one.own_high >= 0]
+        foreign = [one for one in ranges if one.foreign_high >= 0]
+        merged = TicketRange(
+            min([one.own_low for one in own], default=-1),
+            max([one.own_high for one in own], default=-1),
+            min([one.foreign_low for one in foreign], default=-1),
+            max([one.foreign_high for one in foreign], default=-1),
+        )
+        self._ranges[serial] = merged
+        if own:
+            at = bisect_right(self._own_lows, merged.own_low)
+            self._own_lows.insert(at, merged.own_low)
+            self._own_serials.insert(at, serial)
+        if (
+            foreign
+            and not merged.own_low <= merged.foreign_low <= merged.foreign_high <= merged.own_high
+        ):
+            self._foreign[serial] = merged
 
     def shelves_of(self, ticket: int) -> Iterator[int]:
         """Their serials, the most likely one first."""
