@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.coordinators.group.group_coordinator import java_hash
+from tidemill.coordinators.runtime.coordinator import java_hash
 from tidemill.core.errors import ErrorCode
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemill.server.request.authorizer import Operation
