@@ -267,7 +267,7 @@ class Releaser:
         """
         if not holds.is_whole or any(holds.book.find(hold.ticket) != hold for hold in some):
             return False
-        holds.partition.append_ours(batch, now_ms=now_ms)
+        holds.partition.as_leader.append_ours(batch, now_ms=now_ms)
         return True
 
     async def _read(
