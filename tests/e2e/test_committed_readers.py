@@ -39,10 +39,10 @@ async def _write(running: RunningBroker) -> None:
             transactional=True,
             codec=codec,
         )
-        partition.append(memoryview(batch), acks=1, now_ms=NOW_MS)
+        partition.as_leader.append(memoryview(batch), acks=1, now_ms=NOW_MS)
 
     def end(producer_id: int, *, commit: bool) -> None:
-        partition.append_marker(
+        partition.as_leader.append_marker(
             producer_id, 0, is_commit=commit, coordinator_epoch=0, now_ms=NOW_MS
         )
 

@@ -13,7 +13,8 @@ from tidemill.delivery.view_walk import ViewWalk
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.replication.holding.releaser import Releaser
-from tidemill.replication.partition import ACKS_ALL, Appended, Partition
+from tidemill.replication.leader_log import ACKS_ALL, Appended
+from tidemill.replication.partition import Partition
 from tidemill.storage.files.disk import Disk
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.batch import iter_headers, read_header
@@ -107,7 +108,9 @@ class Replica:
             [Record(value, headers=headers, timestamp=time) for value, headers in records],
             **options,  # type: ignore[arg-type]
         )
-        return self.partition.append(memoryview(made), acks=acks, now_ms=self.clock.wall_ms())
+        return self.partition.as_leader.append(
+            memoryview(made), acks=acks, now_ms=self.clock.wall_ms()
+        )
 
     async def work(self) -> None:
         """What the loops of the broker do once something woke them."""

@@ -12,7 +12,9 @@ from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.holding.hold_host import HoldHost
-from tidemill.replication.partition import ACKS_ALL, Appended, Partition, PartitionSettings
+from tidemill.replication.leader_log import ACKS_ALL, Appended
+from tidemill.replication.partition import Partition
+from tidemill.replication.partition_settings import PartitionSettings
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogConfig, PartitionLog
 from tidemill.storage.log.memory_log import MemoryPartitionLog
@@ -146,7 +148,9 @@ def batch(count: int = 1, *, base_offset: int = 0, epoch: int = 0, **options: ob
 
 
 def append(to: Partition, count: int = 1, *, acks: int = ACKS_ALL, **options: object) -> Appended:
-    return to.append(memoryview(bytearray(batch(count, **options))), acks=acks, now_ms=NOW_MS)
+    return to.as_leader.append(
+        memoryview(bytearray(batch(count, **options))), acks=acks, now_ms=NOW_MS
+    )
 
 
 def fetched(
@@ -168,7 +172,7 @@ class Lease:
 def wait(for_: Partition, next_offset: int) -> list[ErrorCode]:
     """The codes that settle an acks=all request; empty while it waits."""
     heard: list[ErrorCode] = []
-    for_.wait_acknowledged(next_offset, heard.append)
+    for_.as_leader.wait_acknowledged(next_offset, heard.append)
     return heard
 
 

@@ -110,7 +110,7 @@ class Broker:
             self.cluster,
             self._timers,
             supervisor=self._supervisor,
-            find_partition=lambda name: self.replicas.find(*name),
+            find_log=lambda name: self.replicas.find_log(*name),
         )
 
     @property

@@ -9,8 +9,9 @@ from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.client.network.peer_links import PeerLinks
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.coordinators.runtime.partition_writer import MarkedLog
 from tidemill.coordinators.transaction.marker_sender import MarkerSender
-from tidemill.coordinators.transaction.marker_writer import MarkedPartition, MarkerWriter
+from tidemill.coordinators.transaction.marker_writer import MarkerWriter
 from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
 from tidemill.coordinators.transaction.transaction_verifier import TransactionVerifier
 from tidemill.core.config.endpoint import Endpoint
@@ -35,9 +36,9 @@ class Coordinators:
         timers: LoopTimers,
         *,
         supervisor: Supervisor,
-        find_partition: Callable[[TopicPartition], MarkedPartition | None],
+        find_log: Callable[[TopicPartition], MarkedLog | None],
     ) -> None:
-        """`find_partition` gives a partition of this broker, for markers."""
+        """`find_log` gives the log of a partition of this broker, for markers."""
 
         def image() -> MetadataImage:
             return cluster.image
@@ -57,7 +58,7 @@ class Coordinators:
             image=image,
             carry_out=lambda *decided: self.sender.carry_out(*decided),
         )
-        self.markers = MarkerWriter(find_partition, self.groups, clock=seams.clock, timers=timers)
+        self.markers = MarkerWriter(find_log, self.groups, clock=seams.clock, timers=timers)
         self._marker_links = _peer_links(seams, cluster, "markers")
         self._verifier_links = _peer_links(seams, cluster, "transactions")
         self.sender = MarkerSender(

@@ -19,12 +19,12 @@ from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import PartitionImage, controller_endpoint
-from tidemill.replication.flusher import Flusher
+from tidemill.replication.flushing.flusher import Flusher
+from tidemill.replication.flushing.journal_settler import JournalSettler
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.releaser import Releaser
 from tidemill.replication.isr_proposals import IsrProposals
 from tidemill.replication.isr_sender import IsrSender
-from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.log_cutter import LogCutter

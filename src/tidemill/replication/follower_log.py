@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.replication.flush_requests import FlushRequests
+from tidemill.replication.flushing.flush_requests import FlushRequests
 from tidemill.replication.following import RefusedCut, check_batches
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut, PartitionLog

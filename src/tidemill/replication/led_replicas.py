@@ -63,6 +63,9 @@ class LedReplicas:
             if broker_id != own_id
         }
 
+    def others_electable(self) -> set[int]:
+        return self.electable - {self._own_id}
+
     def follow(self, image: PartitionImage, *, now: float) -> None:
         """Adopt another image of the same leader epoch."""
         others = [one for one in image.replicas if one != self._own_id]

@@ -1,12 +1,12 @@
 """One partition on this broker: its log, its role, its marks, and the requests that wait for them.
 
-HOT PATH: `append` and `read` run once per batch and once per fetched partition.
+HOT PATH: `check_writable` and `advance_marks` run per batch, `read` per partition fetched.
 
 Theory of operation. The role comes from the metadata image alone: when the image changes, the
 replica manager calls `become_leader`, `become_follower` or `resign`, and nothing else changes the
-role. A leader validates batches, assigns offsets and appends. Each append, flush and follower fetch
-may move the two marks, and only a mark that moves releases an acknowledgement (R14). A follower
-appends what the leader sends, byte for byte (`follower_log.py`).
+role. A leader validates batches, assigns offsets and appends (`leader_log.py`). Each append, flush
+and follower fetch may move the two marks, and only a mark that moves releases an acknowledgement
+(R14). A follower appends what the leader sends, byte for byte (`follower_log.py`).
 
     high watermark   every replica that counts as in sync has appended everything below
     durable offset   every one has flushed everything below
@@ -17,7 +17,7 @@ Consumers read below the first; both never go back on a leader. `in_sync.py` say
 
 A leader without a lease may have a successor: it neither appends nor reads for clients, and its
 marks stand still, so no acknowledgement leaves (I8, I15), unless its followers vouch for it. In
-return a new leader is silent in the same way for a moment (`vouching/`). Both still serve
+return a new leader is silent in the same way for a moment (`mandate.py`). Both still serve
 followers: they check its epoch.
 
 All methods run on the event loop and none suspends, so a check still holds when its act runs (R9).
@@ -26,70 +26,32 @@ All methods run on the event loop and none suspends, so a check still holds when
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.core.min_isr import effective_min_isr
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
-from tidemill.delivery.intake import Requests, read_requests
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.replication.flush_requests import FlushRequests
+from tidemill.replication.flushing.flush_requests import FlushRequests
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.holding.hold_host import HoldHost
-from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
+from tidemill.replication.leader_log import ACKS_ALL, LeaderLog
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
-from tidemill.replication.vouching.silence import Silence
-from tidemill.replication.waiters import AckWaiter, FollowerWatch, OffsetWaiters, Watcher
+from tidemill.replication.mandate import Mandate
+from tidemill.replication.partition_settings import PartitionSettings
+from tidemill.replication.waiting.follower_watches import FollowerWatches
+from tidemill.replication.waiting.waiters import Watcher
 from tidemill.storage.log.interface import LogSlice, PartitionLog
-from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, read_header
-from tidemill.wire.produced_batch import (
-    BatchPolicy,
-    BatchWork,
-    prepare_own,
-    prepare_produced,
-)
-from tidemill.wire.transaction_marker import TransactionMarker, build_marker
+from tidemill.wire.batch import BatchHeader
 
-__all__ = ["Appended", "Partition", "PartitionSettings"]
+__all__ = ["Partition"]
 
-NO_EPOCH = -1
-NO_OFFSET = -1
-NO_TIMESTAMP = -1
-ACKS_ALL = -1
-FIRST_EPOCH = 0
-"""Nobody has led before it."""
-VOUCHED_IN_SYNC_MIN = 2
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionSettings:
-    """The topic keys that a partition itself obeys; replaced as a whole when one changes."""
-
-    policy: BatchPolicy
-    in_sync_min: int = 1
-    flush_before_ack: bool = True
-    """tidemill.flush=group: acks=all waits for the durable offset, not only the high watermark."""
-    segment_bytes: int = 1 << 30
-    allows_unclean: bool = False
-    """Replicas that are not in sync may be elected: nobody can vouch for their silence."""
-    holds: HoldPolicy = field(default_factory=HoldPolicy)
-
-
-@final
-@dataclass(slots=True)
-class Appended:
-    """Where a batch was appended; for a recognised retry, where the original was."""
-
-    base_offset: int
-    next_offset: int
-    log_append_time: int
-    duplicate: bool = False
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
 
 
 @final
@@ -132,15 +94,11 @@ class Partition:
         """The log end when this broker became leader: everything below is of an older epoch."""
         self.led: LedReplicas | None = None
         """What we know of the other replicas in the leader epoch in which we lead, or led last."""
+        self.as_leader = LeaderLog(self, flushes)
         self.as_follower = FollowerLog(self, flushes)
+        self.mandate = Mandate(lease, boottime)
         self._broker_id = broker_id
-        self._flushes = flushes
-        self._lease = lease
         self._epochs = epochs or BrokerEpochs()
-        self._boottime = boottime
-        self._silence = None if boottime is None else Silence(boottime())
-        self._is_silent = False
-        """As a leader, until it is certain that no earlier one acts any more."""
         self.isr: tuple[int, ...] = ()
         self.effective_in_sync_min = 1
         """The configured minimum, capped at the number of replicas."""
@@ -150,15 +108,10 @@ class Partition:
         """Called when a follower has caught up and may join the in-sync set."""
         self._alone = False
         """No other replica is in sync or needs to be: our own log decides both marks."""
-        self._appended_waiters = OffsetWaiters()
-        self._durable_waiters = OffsetWaiters()
-        self._flush_requested_offset = 0
-        """The flusher has been asked, in this leader epoch, to flush everything below."""
         self.consumer_watchers: dict[Watcher, None] = {}
         """Parked fetches of consumers, woken when the high watermark moves."""
-        self._follower_watches: dict[int, FollowerWatch] = {}
-        """By broker: told when the log end, a mark, the log start or the role is another one."""
-        self._told_log_start = NO_OFFSET
+        self.follower_watches = FollowerWatches()
+        """Told when the log end, a mark, the log start or the role is another one."""
         self._hold_host = hold_host
         self.holds: PartitionHolds | None = None
         """What is held; None as long as the log has had no veiled batch."""
@@ -174,10 +127,10 @@ class Partition:
         if led is None or is_new_epoch:
             self._start_epoch(image.leader_epoch)
             self.epoch_start_offset = self.log.log_end_offset
-            self._flush_requested_offset = 0
+            self.as_leader.epoch_began()
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.led = LedReplicas(self._broker_id, image, self._epochs, now=now)
-            self._is_silent = self._silence is not None and image.leader_epoch > FIRST_EPOCH
+            self.mandate.epoch_began(image.leader_epoch)
             self._wake_everyone()
         else:
             led.follow(image, now=now)
@@ -207,7 +160,7 @@ class Partition:
         In the same leader epoch, a proposal that is in doubt can still be made.
         """
         self.is_leader = self.marks_are_held = False
-        self.fail_waiters(code)
+        self.as_leader.fail_waiters(code)
         self._wake_everyone()
 
     def go_offline(self) -> None:
@@ -264,7 +217,7 @@ class Partition:
         led = self.led
         if led is None or not self.is_leader:
             return
-        self._tell_log_start()
+        self.follower_watches.log_starts_at(self.log.log_start_offset)
         led.review_positions(
             leader_end=self.log.log_end_offset,
             waits_for_disks=self.settings.flush_before_ack,
@@ -279,7 +232,7 @@ class Partition:
     def try_propose_isr(self, *, now: float) -> IsrProposal | None:
         """What to ask of the controller now, if anything; from now on it may have been made."""
         led = self.led
-        if led is None or not self.is_leader or self.is_silent:
+        if led is None or not self.is_leader or self.mandate.is_silent:
             return None  # whoever joins by a silent leader has not vouched for the one before
         wanted = led.wanted(self._join_bar(), leader_end=self.log.log_end_offset, now=now)
         members = led.in_sync.try_next_proposal(wanted)
@@ -323,164 +276,7 @@ class Partition:
         if self.led is not None and proposal.leader_epoch == self.leader_epoch:
             self.led.in_sync.unanswered(proposal.partition_epoch)
 
-    # --- leader: produce -------------------------------------------------------------------------
-
-    def append(
-        self, records: memoryview, *, acks: int, now_ms: int, work: BatchWork | None = None
-    ) -> Appended:
-        """Check one produced batch and append it. On KafkaError or StorageFault nothing changed.
-
-        With `work`, LongBatch says that the check takes too long for the loop: nothing changed.
-        """
-        self.check_writable(acks)
-        batch, header, requesting = prepare_produced(records, self.settings.policy, now_ms, work)
-        requests: Requests | None = None
-        if requesting is not None:
-            requests = read_requests(requesting, header, now_ms)
-        return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
-
-    def append_checked(
-        self,
-        batch: memoryview,
-        header: BatchHeader,
-        requests: Requests | None,
-        *,
-        acks: int,
-        now_ms: int,
-    ) -> Appended:
-        """Append a batch that was prepared, with what it asks for; otherwise like `append`."""
-        self.check_writable(acks)
-        return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
-
-    def _append_produced(
-        self,
-        batch: memoryview,
-        header: BatchHeader,
-        requests: Requests | None,
-        *,
-        acks: int,
-        now_ms: int,
-    ) -> Appended:
-        if header.producer_id >= 0:
-            original = self.log.producers.check(header)
-            if original is not None:
-                return Appended(
-                    original.base_offset, original.last_offset + 1, original.max_timestamp, True
-                )
-        self._check_fits(header)
-        if requests is not None:
-            self.find_holds().take_in(requests, batch, header, acks=acks)
-        return self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
-
-    def append_own(self, batch: bytearray, *, now_ms: int) -> Appended:
-        """Append a batch that this broker built, with acks=all; otherwise like `append`.
-
-        The batch must have timestamps of `now_ms`. One with a producer id has no sequence and is
-        part of that producer's transaction, which it may open.
-        """
-        self.check_writable(ACKS_ALL)
-        view, header = prepare_own(memoryview(batch), self.settings.policy, now_ms)
-        if header.producer_id >= 0:
-            invariant(
-                header.is_transactional and header.base_sequence < 0 and not header.is_control,
-                "an own batch with a producer is transactional and has no sequence",
-            )
-            self.log.producers.check_unsequenced(header)
-        self._check_fits(header)
-        return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
-
-    def _check_fits(self, header: BatchHeader) -> None:
-        if header.size_bytes > self.settings.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
-
-    def append_ours(self, batch: bytearray, *, now_ms: int) -> Appended:
-        """Append a marked batch, of records that were taken in before; otherwise like `append`.
-
-        It fits whatever the limits of the topic are by now: a hold must not be stuck.
-        """
-        self.check_writable(ACKS_ALL)
-        view = memoryview(batch)
-        return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
-
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        is_commit: bool,
-        coordinator_epoch: int,
-        now_ms: int,
-        is_bumped: bool = False,
-    ) -> Appended:
-        """End the producer's transaction here, with acks=all; otherwise like `append`.
-
-        A marker that repeats one appends nothing, and its answer is a duplicate that ends where
-        that one does. Afterwards nothing of an older producer epoch is appended (I19). Where
-        transactions bump the epoch, the marker carries the epoch after the one that it ends and
-        `is_bumped` is set: a late one cannot end the next transaction (I22). KafkaError
-        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
-        """
-        self.check_writable(ACKS_ALL)
-        log, producers = self.log, self.log.producers
-        offset = log.log_end_offset
-        if not producers.check_marker(
-            producer_id, producer_epoch, coordinator_epoch, is_bumped=is_bumped
-        ):
-            return Appended(offset, offset, NO_TIMESTAMP, True)
-        first_offset, stable_offset = producers.span_ended_at(producer_id, offset)
-        batch = build_marker(
-            TransactionMarker(is_commit, coordinator_epoch, first_offset, stable_offset),
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            timestamp=now_ms,
-        )
-        view = memoryview(batch)
-        return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
-
-    def _append_prepared(
-        self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
-    ) -> Appended:
-        size_bytes = header.size_bytes
-        log = self.log
-        base_offset = log.log_end_offset
-        assign_offsets(batch, base_offset, self.leader_epoch)
-        header.base_offset = base_offset
-        header.partition_leader_epoch = self.leader_epoch
-        log.append((batch,), (header,), now_ms=now_ms)
-        if self.holds is not None:
-            self.holds.appended(batch, header)
-        ack_waits = acks == ACKS_ALL and self.settings.flush_before_ack
-        next_offset = header.next_offset
-        if ack_waits:
-            self._flush_requested_offset = next_offset
-        self._flushes.appended(log, size_bytes, ack_waits=ack_waits)
-        self._advance_marks()  # whether we may act was checked in this turn
-        if self._follower_watches:
-            for watch in self._follower_watches.values():
-                watch.grew()
-        # As stored: a long batch was stamped before now, perhaps under another configuration.
-        is_stamped = header.attributes & LOG_APPEND_TIME
-        return Appended(
-            base_offset, next_offset, header.max_timestamp if is_stamped else NO_TIMESTAMP
-        )
-
-    def wait_acknowledged(self, next_offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
-        """Call `settle` once acks=all holds for everything below `next_offset` (ADR 0008)."""
-        waiter = AckWaiter(next_offset, settle)
-        if self.settings.flush_before_ack:
-            if next_offset <= self.durable_offset:
-                waiter.settle(ErrorCode.NONE)
-            else:
-                self._durable_waiters.add(waiter)
-                if next_offset > self._flush_requested_offset:
-                    # Appended with acks=1; a retry with acks=all found it.
-                    self._flush_requested_offset = self.log.log_end_offset
-                    self._flushes.request(self.log)
-        elif next_offset <= self.high_watermark:
-            waiter.settle(ErrorCode.NONE)
-        else:
-            self._appended_waiters.add(waiter)
-        return waiter
+    # --- what it may do --------------------------------------------------------------------------
 
     def check_writable(self, acks: int) -> None:
         """KafkaError if any append with these acks would be refused."""
@@ -498,38 +294,16 @@ class Partition:
     @property
     def may_act(self) -> bool:
         """Whether nobody else acts as the leader here, no successor and no predecessor."""
-        if self._is_silent and self.is_silent:
-            return False
-        return self._lease.may_act or self.is_vouched
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether this broker leads, and the leader before it may still act by our vouch."""
-        if self._is_silent and self._silence is not None and self._boottime is not None:
-            self._is_silent = self._silence.holds(self._boottime())
-        return self._is_silent
+        mandate = self.mandate
+        return not mandate.is_silent and (mandate.has_lease or self.is_vouched)
 
     @property
     def is_vouched(self) -> bool:
-        """Whether all that may be elected promise to be silent for now: no lease is needed."""
+        """Whether this broker leads, and needs no lease for now: its followers vouch for it."""
         led = self.led
-        if self._boottime is None or led is None or self.settings.allows_unclean:
+        if led is None or not self.is_leader or self.settings.allows_unclean:
             return False
-        # One that has nobody else in sync would be alone, and nobody vouches for it.
-        if len(led.in_sync.maximal) < VOUCHED_IN_SYNC_MIN or not self._lease.is_let_in:
-            return False
-        now = self._boottime()
-        for broker_id in led.electable:
-            if broker_id != self._broker_id:
-                watch = self._follower_watches.get(broker_id)
-                if watch is None or now >= watch.vouched_until:
-                    return False
-        return self.is_leader
-
-    def stopped_following(self, leader_id: int, answered_at: float) -> None:
-        """We have vouched for this leader; when its last answer was taken in (boot time)."""
-        if self._silence is not None:
-            self._silence.heard(leader_id, answered_at)
+        return self.mandate.is_vouched(led, self.follower_watches)
 
     @property
     def is_in_sync_follower(self) -> bool:
@@ -552,7 +326,7 @@ class Partition:
         """
         if self.offline or not self.is_in_sync_follower:
             self.check_leader()
-        elif not self._lease.may_act:
+        elif not self.mandate.has_lease:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no lease")
         elif not self.as_follower.knows_mark:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "its leader has not confirmed a mark")
@@ -585,10 +359,10 @@ class Partition:
             self.marks_are_held = True
             return
         self.marks_are_held = False
-        self._advance_marks()
+        self.advance_marks()
 
-    def _advance_marks(self) -> None:
-        """Move both marks as far as all that count agree, and release their waiters."""
+    def advance_marks(self) -> None:
+        """Move both marks as far as all that count agree; this broker may act, by a check."""
         log, led = self.log, self.led
         if self._alone:
             self._move_marks(log.log_end_offset, log.flushed_offset)
@@ -601,16 +375,15 @@ class Partition:
     def _move_marks(self, appended: int, durable: int) -> None:
         if appended > self.high_watermark:
             self.high_watermark = appended
-            if self._appended_waiters:
-                self._appended_waiters.release(appended)
-            for watcher in self.consumer_watchers:
-                watcher.wake()
-            for watch in self._follower_watches.values():
-                watch.mark_moved()
+            self.as_leader.high_watermark_moved(appended)
+            if self.consumer_watchers:
+                for watcher in self.consumer_watchers:
+                    watcher.wake()
+            self.follower_watches.mark_moved()
         durable = min(durable, self.high_watermark)
         if durable > self.durable_offset:
             self.durable_offset = durable
-            self._durable_waiters.release(durable)
+            self.as_leader.durable_offset_moved(durable)
 
     def follower_fetched(
         self, broker_id: int, *, fetch_offset: int, flushed_offset: int, now: float
@@ -626,8 +399,7 @@ class Partition:
             leader_end=self.log.log_end_offset,
             now=now,
         )
-        if self._is_silent and self._silence is not None:
-            self._silence.has_fetched(broker_id)
+        self.mandate.was_fetched_by(broker_id)
         if is_candidate:
             self._in_sync_changed()
             if self.candidate_came is not None:
@@ -648,57 +420,10 @@ class Partition:
             self._in_sync_changed()
             self.maybe_advance_marks()
 
-    def fail_waiters(self, code: ErrorCode) -> None:
-        """Answer every waiting acknowledgement with `code`: the partition cannot promise it."""
-        self._appended_waiters.fail(code)
-        self._durable_waiters.fail(code)
-
     def _wake_everyone(self) -> None:
         for watcher in self.consumer_watchers:
             watcher.wake()
-        for watch in self._follower_watches.values():
-            watch.role_changed()
-
-    # --- followers that fetch --------------------------------------------------------------------
-
-    def watch_for(self, broker_id: int, watch: FollowerWatch) -> None:
-        """Tell `watch` what changes, in place of the one that this follower had."""
-        former = self._follower_watches.get(broker_id)
-        if former is not None:
-            former.detach()
-        self._follower_watches[broker_id] = watch
-
-    def watch_of(self, broker_id: int) -> FollowerWatch | None:
-        return self._follower_watches.get(broker_id)
-
-    def unwatch(self, broker_id: int, watch: FollowerWatch) -> None:
-        if self._follower_watches.get(broker_id) is watch:
-            del self._follower_watches[broker_id]
-
-    def _tell_log_start(self) -> None:
-        """Retention and DeleteRecords move it, and nobody waits for that."""
-        start = self.log.log_start_offset
-        if start != self._told_log_start:
-            self._told_log_start = start
-            for watch in self._follower_watches.values():
-                watch.mark_moved()
-
-    def try_find_divergence(self, last_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where a reader that has read up to `fetch_offset` in `last_epoch` left our log (KIP-595).
-
-        The largest epoch up to `last_epoch` here, and where it ended; None if the reader has only
-        what we have. KafkaError OFFSET_OUT_OF_RANGE if that cannot be said.
-        """
-        epoch, end_offset = self.end_offset_of_epoch(last_epoch)
-        if epoch == NO_EPOCH:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nobody has led in epoch {last_epoch}")
-        if fetch_offset < self.log.log_start_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "before the log start")
-        if not self.is_leader and last_epoch > self.log.epochs.latest:
-            return None  # the leader's log goes on where ours ends: that epoch begins there
-        if epoch == last_epoch and end_offset >= fetch_offset:
-            return None
-        return epoch, end_offset
+        self.follower_watches.role_changed()
 
     # --- holds -----------------------------------------------------------------------------------
 
@@ -743,7 +468,7 @@ class Partition:
         Nobody while followers only vouch for us: they serve under a lease, and have none either.
         """
         led = self.led
-        if led is None or not self._lease.may_act:
+        if led is None or not self.mandate.has_lease:
             return []
         return [
             one
@@ -764,3 +489,20 @@ class Partition:
         if epoch > self.leader_epoch:
             return NO_EPOCH, NO_OFFSET
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    def try_find_divergence(self, last_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where a reader that has read up to `fetch_offset` in `last_epoch` left our log (KIP-595).
+
+        The largest epoch up to `last_epoch` here, and where it ended; None if the reader has only
+        what we have. KafkaError OFFSET_OUT_OF_RANGE if that cannot be said.
+        """
+        epoch, end_offset = self.end_offset_of_epoch(last_epoch)
+        if epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nobody has led in epoch {last_epoch}")
+        if fetch_offset < self.log.log_start_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "before the log start")
+        if not self.is_leader and last_epoch > self.log.epochs.latest:
+            return None  # the leader's log goes on where ours ends: that epoch begins there
+        if epoch == last_epoch and end_offset >= fetch_offset:
+            return None
+        return epoch, end_offset

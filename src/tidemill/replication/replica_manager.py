@@ -24,11 +24,13 @@ from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, PartitionImage, TopicImage
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import TopicConfig
-from tidemill.replication.flush_requests import FlushRequests
+from tidemill.replication.flushing.flush_requests import FlushRequests
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.hold_policy import HoldPolicy
+from tidemill.replication.leader_log import LeaderLog
 from tidemill.replication.led_replicas import BrokerEpochs
-from tidemill.replication.partition import Partition, PartitionSettings
+from tidemill.replication.partition import Partition
+from tidemill.replication.partition_settings import PartitionSettings
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.produced_batch import BatchPolicy
@@ -159,6 +161,11 @@ class ReplicaManager:
 
     def find(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
+
+    def find_log(self, topic: str, index: int) -> LeaderLog | None:
+        """The log of a partition, to append to as its leader."""
+        partition = self.find(topic, index)
+        return None if partition is None else partition.as_leader
 
     # --- following the image ---------------------------------------------------------------------
 

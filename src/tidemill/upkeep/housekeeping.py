@@ -16,7 +16,7 @@ from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.live_pause import LivePause
 from tidemill.core.loop.pacing import run_slices
-from tidemill.replication.flusher import Flusher
+from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.producer_expiry import ProducerExpiry

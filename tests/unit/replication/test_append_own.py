@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.partitions import NOW_MS, OWN, SECOND, Watch, content, image, leader
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.replication.partition import ACKS_ALL, Partition
+from tidemill.replication.leader_log import ACKS_ALL
+from tidemill.replication.partition import Partition
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.produced_batch import BatchPolicy
 from tidemill.wire.records import build_pair_batch
@@ -28,7 +29,7 @@ def own_batch() -> bytearray:
 
 def refusal(part: Partition) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
-        part.append_own(own_batch(), now_ms=NOW_MS)
+        part.as_leader.append_own(own_batch(), now_ms=NOW_MS)
     assert content(part) == b""
     return refused.value.code
 
@@ -39,8 +40,8 @@ def test_an_own_batch_is_stored_as_the_same_bytes_as_a_produced_one(policy):
     for part in (own, produced):
         part.set_settings(replace(part.settings, policy=policy))
     for _ in range(2):
-        appended = own.append_own(own_batch(), now_ms=NOW_MS)
-        expected = produced.append(memoryview(own_batch()), acks=ACKS_ALL, now_ms=NOW_MS)
+        appended = own.as_leader.append_own(own_batch(), now_ms=NOW_MS)
+        expected = produced.as_leader.append(memoryview(own_batch()), acks=ACKS_ALL, now_ms=NOW_MS)
         assert appended == expected
     assert content(own) == content(produced)
 
@@ -48,7 +49,7 @@ def test_an_own_batch_is_stored_as_the_same_bytes_as_a_produced_one(policy):
 def test_an_own_batch_gets_the_next_offsets_and_the_leader_epoch():
     part = leader(epoch=4)
     for _ in range(2):
-        part.append_own(own_batch(), now_ms=NOW_MS)
+        part.as_leader.append_own(own_batch(), now_ms=NOW_MS)
     headers = [header for _, header in iter_headers(content(part))]
     assert [header.base_offset for header in headers] == [0, 2]
     assert [header.partition_leader_epoch for header in headers] == [4, 4]
@@ -57,8 +58,8 @@ def test_an_own_batch_gets_the_next_offsets_and_the_leader_epoch():
 def test_an_own_batch_wakes_parked_followers():
     part = leader(isr=(OWN, SECOND))
     watch = Watch()
-    part.watch_for(SECOND, watch)
-    part.append_own(own_batch(), now_ms=NOW_MS)
+    part.follower_watches.add(SECOND, watch)
+    part.as_leader.append_own(own_batch(), now_ms=NOW_MS)
     assert watch.heard == ["grew"]
 
 

@@ -12,8 +12,9 @@ from tests.support.directories import ORDERS, opened
 from tests.support.memory_peer import simulated
 from tests.support.partitions import NAME, OWN, TOPIC_ID, append, image, settings
 from tidemill.core.errors import ErrorCode
+from tidemill.core.ids import TopicPartition
 from tidemill.core.telemetry import Telemetry
-from tidemill.replication.flusher import Flusher
+from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.partition import Partition
 from tidemill.storage.directory.flush_round import DirtyLogs
 from tidemill.storage.files.file_cache import FileCache
@@ -23,6 +24,7 @@ from tidemill.testing.manual_clock import SimClock
 from tidemill.testing.sim.disk import SimDisk
 
 LONG_S = 60.0
+OTHER = TopicPartition(ORDERS.topic, ORDERS.partition + 1)
 
 
 class FlushedPartition:
@@ -56,7 +58,9 @@ class FlushedPartition:
 @simulated
 async def test_an_acknowledgement_leaves_when_its_batch_is_durable():
     flushed, codes = FlushedPartition(), []
-    flushed.partition.wait_acknowledged(append(flushed.partition, 3).next_offset, codes.append)
+    flushed.partition.as_leader.wait_acknowledged(
+        append(flushed.partition, 3).next_offset, codes.append
+    )
     assert codes == []
     await flushed.run_flusher()
     assert codes == [ErrorCode.NONE]
@@ -65,41 +69,35 @@ async def test_an_acknowledgement_leaves_when_its_batch_is_durable():
 @simulated
 async def test_an_acknowledgement_leaves_when_DeleteRecords_overtakes_the_flush():
     flushed, codes = FlushedPartition(), []
-    flushed.partition.wait_acknowledged(append(flushed.partition, 3).next_offset, codes.append)
+    flushed.partition.as_leader.wait_acknowledged(
+        append(flushed.partition, 3).next_offset, codes.append
+    )
     flushed.log.advance_start(flushed.partition.high_watermark)
     await flushed.run_flusher()
     assert codes == [ErrorCode.NONE]
 
 
-@simulated
-async def test_a_wait_for_a_flush_ends_when_DeleteRecords_overtakes_it():
-    flushed = FlushedPartition()
-    append(flushed.partition, 3)
-    waiting = asyncio.ensure_future(flushed.flusher.wait_flushed([flushed.log]))
-    await asyncio.sleep(0)
-    flushed.log.advance_start(flushed.log.log_end_offset)
-    await flushed.run_flusher()
-    assert waiting.done()
-
-
 @pytest.mark.parametrize("wait_s", [0.0, 0.5, 1.5])
-def test_a_wait_for_a_flush_ends_when_the_log_is_deleted(wait_s):
+def test_rounds_go_on_when_a_log_is_deleted_that_is_to_be_flushed(wait_s):
     @simulated
     async def story():
         disk = SimDisk(run_delay_s=lambda: 2.0)
         directory = opened(disk)
         log = directory.create_log(ORDERS, directories.TOPIC_ID, LogConfig())
+        other = directory.create_log(OTHER, directories.TOPIC_ID, LogConfig())
         clock = SimClock(asyncio.get_running_loop().time)
         flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=Telemetry())
         running = asyncio.ensure_future(flusher.run())
         fill(log, 1)
-        waiting = asyncio.ensure_future(flusher.wait_flushed([log]))
+        flusher.request(log)
         await asyncio.sleep(wait_s)
         directory.delete_log(ORDERS)
         directory.settle_removals()
+        fill(other, 1)
+        flusher.request(other)
         await asyncio.sleep(LONG_S)
         running.cancel()
         assert directory.failure is None
-        assert waiting.done()
+        assert other.flushed_offset == other.log_end_offset
 
     story()

@@ -14,8 +14,8 @@ from tests.support.memory_peer import simulated
 from tidemill.core.errors import StorageFault
 from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX
 from tidemill.core.telemetry import Telemetry
-from tidemill.replication.flusher import Flusher
-from tidemill.replication.journal_settler import JournalSettler
+from tidemill.replication.flushing.flusher import Flusher
+from tidemill.replication.flushing.journal_settler import JournalSettler
 from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.storage.log.interface import LogCut
 from tidemill.storage.log.partition_log import FilePartitionLog
@@ -61,6 +61,8 @@ class Settled:
         self.flusher = Flusher(
             self.place.disk, self.place.directory.dirty, clock=clock, telemetry=self.telemetry
         )
+        self._flushed = asyncio.Event()
+        self.flusher.subscribe(lambda _log: self._flushed.set())
         self.settler = JournalSettler(
             self.place.disk,
             self.place.directory,
@@ -77,7 +79,9 @@ class Settled:
         for log in self.logs:
             self.place.append(log, size)
             self.flusher.appended(log, size, ack_waits=True)
-        await self.flusher.wait_flushed(self.logs)
+        while any(log.flushed_offset < log.log_end_offset for log in self.logs):
+            self._flushed.clear()
+            await self._flushed.wait()
 
     async def flush_in_journal(self) -> FilePartitionLog:
         """The first log, with bytes in the journal only."""

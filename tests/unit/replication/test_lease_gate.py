@@ -17,7 +17,7 @@ from tests.support.partitions import (
     wait,
 )
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.replication.partition import ACKS_ALL
+from tidemill.replication.leader_log import ACKS_ALL
 
 
 @pytest.mark.parametrize("acks", [0, 1, ACKS_ALL])

@@ -16,7 +16,6 @@ from tests.support.partitions import (
     Watcher,
     append,
     batch,
-    copy,
     fetched,
     image,
     leader,
@@ -41,14 +40,6 @@ def test_a_leader_alone_in_sync_moves_its_marks_by_itself():
     alone.become_leader(image(replicas=(OWN,)), now=0.0)
     append(alone, 3)
     assert alone.high_watermark == alone.durable_offset == 3
-
-
-def test_a_leader_gives_offsets_and_its_epoch_to_batches():
-    led = leader(epoch=4)
-    assert append(led, 3).base_offset == 0
-    second = append(led, 2)
-    assert (second.base_offset, second.next_offset) == (3, 5)
-    assert led.log.epochs.entries() == ((4, 0),)
 
 
 def test_I11_a_leader_epoch_never_goes_back():
@@ -148,43 +139,6 @@ def test_with_flush_os_the_high_watermark_is_enough():
     assert led.durable_offset == 0
 
 
-def test_an_append_that_waits_for_the_disk_requests_one_flush():
-    flushes = Flushes()
-    led = leader(SlowLog(), flushes=flushes)
-    wait(led, append(led).next_offset)
-    assert flushes.requested == 1
-
-
-def test_with_flush_os_no_append_requests_a_flush():
-    flushes = Flushes()
-    led = leader(SlowLog(), flushes=flushes, flush_before_ack=False)
-    wait(led, append(led).next_offset)
-    assert flushes.requested == 0
-
-
-def test_waiting_for_a_batch_appended_with_acks_1_requests_its_flush():
-    flushes = Flushes()
-    led = leader(SlowLog(), flushes=flushes)
-    next_offset = append(led, acks=1).next_offset
-    assert flushes.requested == 0
-    wait(led, next_offset)
-    assert flushes.requested == 1
-
-
-def test_a_new_leader_epoch_requests_flushes_again():
-    flushes = Flushes()
-    led = leader(SlowLog(), flushes=flushes)
-    next_offset = append(led).next_offset
-    led.become_leader(image(epoch=1), now=0.0)
-    wait(led, next_offset)
-    assert flushes.requested == 2
-
-
-def test_a_batch_that_is_already_durable_is_acknowledged_at_once():
-    led = leader()
-    assert wait(led, append(led).next_offset) == [ErrorCode.NONE]
-
-
 def test_T27_acks_all_is_refused_below_the_minimum_of_in_sync_replicas():
     led = leader(isr=(OWN,), in_sync_min=2)
     with pytest.raises(KafkaError) as caught:
@@ -232,7 +186,7 @@ def test_appends_wake_followers_and_the_watermark_wakes_consumers():
     led = leader(isr=(OWN, SECOND))
     consumer, follower = Watcher(), Watch()
     led.consumer_watchers[consumer] = None
-    led.watch_for(SECOND, follower)
+    led.follower_watches.add(SECOND, follower)
     append(led)
     assert (consumer.wakes, follower.heard) == (0, ["grew"])
     fetched(SECOND, led, 1)
@@ -242,15 +196,15 @@ def test_appends_wake_followers_and_the_watermark_wakes_consumers():
 def test_a_follower_has_one_watch_and_hears_of_another_role_and_another_start():
     led = leader(isr=(OWN, SECOND))
     old, new = Watch(), Watch()
-    led.watch_for(SECOND, old)
-    led.watch_for(SECOND, new)
-    led.unwatch(SECOND, old)
+    led.follower_watches.add(SECOND, old)
+    led.follower_watches.add(SECOND, new)
+    led.follower_watches.remove(SECOND, old)
     append(led)
     led.review_marks(now=0.0)
     led.review_marks(now=0.0)
     led.become_leader(image(epoch=led.leader_epoch + 1, isr=(OWN, SECOND)), now=0.0)
     led.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    led.unwatch(SECOND, new)
+    led.follower_watches.remove(SECOND, new)
     led.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert old.heard == ["detached"]
     assert new.heard == ["grew", "mark moved", "role changed", "role changed"]
@@ -278,53 +232,6 @@ def test_a_follower_that_has_everything_is_caught_up_although_it_does_not_fetch(
     append(led)
     assert led.try_propose_isr(now=105.0) is None
     assert led.try_propose_isr(now=111.0) is not None
-
-
-# --- idempotence ---------------------------------------------------------------------------------
-
-
-def test_T29_a_retry_gets_the_first_offset_and_is_not_appended_again():
-    led = leader()
-    identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
-    first = append(led, 3, **identity)
-    again = append(led, 3, **identity)
-    assert again.duplicate
-    assert (again.base_offset, again.next_offset) == (first.base_offset, first.next_offset)
-    assert led.log.log_end_offset == 3
-
-
-def test_T29_a_retry_waits_for_the_same_durable_offset_as_its_original():
-    log = SlowLog()
-    led = leader(log)
-    identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
-    original = wait(led, append(led, 3, **identity).next_offset)
-    retry = wait(led, append(led, 3, **identity).next_offset)
-    assert original == retry == []
-    log.flush()
-    led.maybe_advance_marks()
-    assert original == retry == [ErrorCode.NONE]
-
-
-def test_T29_a_gap_in_the_sequence_appends_nothing():
-    led = leader()
-    append(led, 1, producer_id=9, producer_epoch=0, base_sequence=0)
-    with pytest.raises(KafkaError) as caught:
-        append(led, 1, producer_id=9, producer_epoch=0, base_sequence=5)
-    assert refusal(caught) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert led.log.log_end_offset == 1
-
-
-def test_I18_a_follower_knows_the_sequences_when_it_becomes_the_leader():
-    led = leader(isr=(OWN, SECOND))
-    identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
-    first = append(led, 2, **identity)
-    other = partition()
-    other.become_follower(image(leader=SECOND))
-    copy(led, other)
-    other.become_leader(image(epoch=1), now=0.0)
-    again = append(other, 2, **identity)
-    assert again.duplicate
-    assert again.base_offset == first.base_offset
 
 
 # --- epochs --------------------------------------------------------------------------------------

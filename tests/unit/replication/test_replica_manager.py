@@ -196,7 +196,7 @@ def test_requests_that_wait_on_a_deleted_topic_are_refused(place):
     place.put(topic(image(isr=ALL)))
     heard: list[ErrorCode] = []
     partition = place.partition()
-    partition.wait_acknowledged(append(partition).next_offset, heard.append)
+    partition.as_leader.wait_acknowledged(append(partition).next_offset, heard.append)
     place.drop("t")
     assert heard == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
@@ -381,7 +381,7 @@ def test_a_broker_that_registers_again_leads_only_after_it_is_let_in_again(place
     place.put(topic(image(isr=(OWN, SECOND))))
     heard: list[ErrorCode] = []
     partition = place.partition()
-    partition.wait_acknowledged(append(partition).next_offset, heard.append)
+    partition.as_leader.wait_acknowledged(append(partition).next_offset, heard.append)
     place.broker_epoch = 8
     place.register(OWN, epoch=8)
     assert not partition.is_leader

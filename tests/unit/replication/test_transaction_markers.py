@@ -18,7 +18,8 @@ from tests.support.partitions import (
 )
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import ENDED_TRANSACTIONS_MAX
-from tidemill.replication.partition import Appended, Partition
+from tidemill.replication.leader_log import Appended
+from tidemill.replication.partition import Partition
 from tidemill.wire.records import Record, build_batch
 
 CODECS = range(5)
@@ -36,7 +37,7 @@ def write(to: Partition, *, epoch: int = 0, sequence: int = 0, codec: int = 0) -
 
 
 def end(of: Partition, *, epoch: int = 0, commit: bool = True, coordinator: int = 0) -> Appended:
-    return of.append_marker(
+    return of.as_leader.append_marker(
         9, epoch, is_commit=commit, coordinator_epoch=coordinator, now_ms=NOW_MS
     )
 
@@ -108,14 +109,14 @@ def test_a_client_cannot_write_a_marker():
 
 def test_a_coordinators_own_batches_open_a_transaction():
     led = leader()
-    led.append_own(pending(), now_ms=NOW_MS)
-    led.append_own(pending(), now_ms=NOW_MS)
+    led.as_leader.append_own(pending(), now_ms=NOW_MS)
+    led.as_leader.append_own(pending(), now_ms=NOW_MS)
     assert led.last_stable_offset() == 0
     end(led)
     assert led.last_stable_offset() == 3
     end(led, epoch=1, commit=False)
     with pytest.raises(KafkaError) as caught:
-        led.append_own(pending(), now_ms=NOW_MS)
+        led.as_leader.append_own(pending(), now_ms=NOW_MS)
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 

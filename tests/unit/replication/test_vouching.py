@@ -44,7 +44,7 @@ class Bench:
 
     def vouch(self, follower: int) -> None:
         until = self.clock.boottime() + VOUCH_S
-        self.led.watch_for(follower, Watch(vouched_until=until))
+        self.led.follower_watches.add(follower, Watch(vouched_until=until))
 
 
 def refuses(led: Partition) -> bool:
@@ -120,8 +120,8 @@ def test_a_vouch_runs_out_while_the_machine_sleeps():
 def test_a_vouch_ends_with_the_followers_session():
     bench = Bench()
     watch = Watch(vouched_until=bench.clock.boottime() + VOUCH_S)
-    bench.led.watch_for(SECOND, watch)
-    bench.led.unwatch(SECOND, watch)
+    bench.led.follower_watches.add(SECOND, watch)
+    bench.led.follower_watches.remove(SECOND, watch)
     assert refuses(bench.led)
 
 
@@ -144,7 +144,7 @@ def test_whoever_else_may_be_elected_must_vouch_too(field):
     bench = Bench(isr=BOTH)
     bench.led.become_leader(replace(image(isr=BOTH, version=1), **{field: (THIRD,)}), now=0.0)
     append(bench.led)
-    bench.led.watch_for(THIRD, Watch())
+    bench.led.follower_watches.add(THIRD, Watch())
     assert refuses(bench.led)
 
 
@@ -161,7 +161,7 @@ def test_one_that_left_by_a_proposal_must_vouch_until_an_image_says_what_became_
     after = image(isr=BOTH, version=1)
     led.isr_answered(proposal, ErrorCode.NONE, after)
     bench.lease.may_act = False
-    led.watch_for(THIRD, Watch())
+    led.follower_watches.add(THIRD, Watch())
     assert refuses(led)
     led.become_leader(after, now=LAG_S_MAX + 1.0)
     append(led)
@@ -175,7 +175,7 @@ def test_a_new_leader_is_silent_until_the_last_vouch_has_run_out():
     made = partition(boottime=clock.boottime)
     made.become_follower(image(leader=SECOND, epoch=1, isr=BOTH))
     clock.advance(10.0)
-    made.stopped_following(SECOND, clock.boottime())
+    made.mandate.stopped_following(SECOND, clock.boottime())
     made.become_leader(image(epoch=2, isr=(OWN,)), now=0.0)
     clock.advance(SILENCE_S - 0.01)
     assert refuses(made)
@@ -189,7 +189,7 @@ def test_the_silence_ends_when_the_former_leader_fetches():
     clock = ManualClock()
     made = partition(boottime=clock.boottime)
     clock.advance(10.0)
-    made.stopped_following(SECOND, clock.boottime())
+    made.mandate.stopped_following(SECOND, clock.boottime())
     made.become_leader(image(epoch=2, isr=BOTH), now=0.0)
     fetched(THIRD, made, 0)
     assert refuses(made)

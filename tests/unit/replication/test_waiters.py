@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode
-from tidemill.replication.waiters import AckWaiter, OffsetWaiters
+from tidemill.replication.waiting.waiters import AckWaiter, OffsetWaiters
 
 
 def _waiter(offset: int, heard: list[tuple[int, ErrorCode]]) -> AckWaiter:

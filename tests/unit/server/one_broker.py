@@ -167,7 +167,7 @@ class OneBroker:
             self.cluster,
             self.timers,
             supervisor=self.supervisor,
-            find_partition=lambda name: self.replicas.find(*name),
+            find_log=lambda name: self.replicas.find_log(*name),
         )
         self.groups = self.coordinators.groups
         self.transactions = self.coordinators.transactions
@@ -345,7 +345,7 @@ class OneBroker:
         """Append one batch with a record per timestamp; its base offset."""
         records = [Record(b"value", timestamp=timestamp) for timestamp in timestamps]
         batch = build_batch(records, codec=codec, **producer)
-        appended = self.partition(name, index).append(
+        appended = self.partition(name, index).as_leader.append(
             memoryview(batch), acks=1, now_ms=self.clock.wall_ms()
         )
         return appended.base_offset

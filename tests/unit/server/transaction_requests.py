@@ -123,7 +123,7 @@ class Producer:
             transactional=True,
         )
         partition = self.broker.partition(topic, index)
-        return partition.append(memoryview(batch), acks=-1, now_ms=NOW_MS)
+        return partition.as_leader.append(memoryview(batch), acks=-1, now_ms=NOW_MS)
 
     def add_offsets(self, group=GROUP, version=3):
         answer = self.broker.call(

@@ -25,7 +25,7 @@ from tidemill.core.errors import DiskBusy
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.telemetry import Telemetry
-from tidemill.replication.flusher import Flusher
+from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk_work import DiskWork

@@ -335,7 +335,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._append_open_batch(hosted, hosted.open_batch)
             if batch is None:
                 alone = build_own_batch(records, producer, now.wall_ms)
-                appended = hosted.partition.append_own(alone, now_ms=now.wall_ms)
+                appended = hosted.partition.as_leader.append_own(alone, now_ms=now.wall_ms)
                 hosted.appended_offset = appended.next_offset
                 hosted.appends_before_replay = False
         except (KafkaError, StorageFault) as error:
@@ -415,7 +415,7 @@ class CoordinatorRuntime(Generic[S]):
         """
         hosted.open_batch = None
         try:
-            appended = hosted.partition.append_own(batch.build(), now_ms=batch.now_ms)
+            appended = hosted.partition.as_leader.append_own(batch.build(), now_ms=batch.now_ms)
         except Exception as error:
             self._reload(hosted)
             refuse_replies(batch.replies, coordinator_error(error))
@@ -444,7 +444,7 @@ class CoordinatorRuntime(Generic[S]):
         self, hosted: HostedShard[S], replies: list[Reply], offset: int
     ) -> None:
         pending = PendingReplies(hosted, replies, offset)
-        waiter = hosted.partition.wait_acknowledged(offset, pending.settle)
+        waiter = hosted.partition.as_leader.wait_acknowledged(offset, pending.settle)
         if not waiter.settled:
             pending.timer = self._timers.add_after(
                 self.commit_timeout_s, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
@@ -463,7 +463,7 @@ class CoordinatorRuntime(Generic[S]):
         self, hosted: HostedShard[S], effects: Sequence[Any], offset: int
     ) -> None:
         pending = PendingEffects(hosted, effects, self._carry_out)
-        hosted.partition.wait_acknowledged(offset, pending.settle)
+        hosted.partition.as_leader.wait_acknowledged(offset, pending.settle)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -476,7 +476,7 @@ class CoordinatorRuntime(Generic[S]):
         hosted = self._find(index)
         if hosted.open_batch is not None:
             self._append_open_batch(hosted, hosted.open_batch)
-        appended = hosted.partition.append_marker(
+        appended = hosted.partition.as_leader.append_marker(
             *marker.producer,
             is_commit=marker.is_commit,
             coordinator_epoch=marker.coordinator_epoch,

@@ -13,6 +13,7 @@ from tidemill.wire.produced_batch import BatchPolicy
 __all__ = [
     "ACKS_ALL",
     "AppendedBatch",
+    "MarkedLog",
     "Marker",
     "PartitionWriter",
     "Waiter",
@@ -60,6 +61,36 @@ class Waiter(Protocol):
     def settle(self, code: ErrorCode) -> None: ...
 
 
+class MarkedLog(Protocol):
+    """The log of a partition that this broker leads or led, for markers."""
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        is_bumped: bool,
+    ) -> AppendedBatch:
+        """End the producer's transaction in this log, unless the marker is a duplicate.
+
+        KafkaError if its epoch is an older one.
+        """
+        ...
+
+    def wait_acknowledged(
+        self, next_offset: int, settle: Callable[[ErrorCode], None]
+    ) -> Waiter: ...
+
+
+class OwnLog(MarkedLog, Protocol):
+    """The log under a shard, for its records and for markers."""
+
+    def append_own(self, batch: bytearray, *, now_ms: int) -> AppendedBatch: ...
+
+
 class WriterSettings(Protocol):
     """The topic settings for batches."""
 
@@ -82,27 +113,8 @@ class PartitionWriter(ReadablePartition, Protocol):
 
     def check_writable(self, acks: int) -> None: ...
 
-    def append_own(self, batch: bytearray, *, now_ms: int) -> AppendedBatch: ...
-
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        is_commit: bool,
-        coordinator_epoch: int,
-        now_ms: int,
-        is_bumped: bool,
-    ) -> AppendedBatch:
-        """End the producer's transaction in this log, unless the marker is a duplicate.
-
-        KafkaError if its epoch is an older one.
-        """
-        ...
-
-    def wait_acknowledged(
-        self, next_offset: int, settle: Callable[[ErrorCode], None]
-    ) -> Waiter: ...
+    @property
+    def as_leader(self) -> OwnLog: ...
 
 
 def coordinator_error(error: ErrorCode | Exception) -> ErrorCode:

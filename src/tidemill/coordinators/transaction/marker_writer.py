@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, final
 
-from tidemill.coordinators.runtime.partition_writer import AppendedBatch, Marker, Waiter
+from tidemill.coordinators.runtime.partition_writer import MarkedLog, Marker
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.ids import TopicPartition
@@ -17,29 +17,10 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 
-__all__ = ["MarkedPartition", "MarkerWriter", "OffsetsMarker"]
+__all__ = ["MarkerWriter", "OffsetsMarker"]
 
 ACKNOWLEDGEMENT_S_MAX = 5.0
 """After that it is not known whether the marker is acknowledged; it is written again."""
-
-
-class MarkedPartition(Protocol):
-    """A partition that this broker leads or led."""
-
-    def append_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        is_commit: bool,
-        coordinator_epoch: int,
-        now_ms: int,
-        is_bumped: bool,
-    ) -> AppendedBatch: ...
-
-    def wait_acknowledged(
-        self, next_offset: int, settle: Callable[[ErrorCode], None]
-    ) -> Waiter: ...
 
 
 class OffsetsMarker(Protocol):
@@ -54,7 +35,7 @@ class MarkerWriter:
 
     def __init__(
         self,
-        find: Callable[[TopicPartition], MarkedPartition | None],
+        find: Callable[[TopicPartition], MarkedLog | None],
         offsets: OffsetsMarker,
         *,
         clock: Clock,
@@ -67,17 +48,17 @@ class MarkerWriter:
 
     def write(self, marker: Marker, name: TopicPartition) -> ErrorCode | Deferred[ErrorCode]:
         """NONE once the marker is acknowledged with acks=all; else why it may not be there."""
-        partition = self._find(name)
-        if partition is None:
+        log = self._find(name)
+        if log is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
-            next_offset = self._append(partition, marker, name)
+            next_offset = self._append(log, marker, name)
         except KafkaError as error:
             return error.code
         except StorageFault:
             return ErrorCode.KAFKA_STORAGE_ERROR
         answer: Deferred[ErrorCode] = Deferred()
-        waiter = partition.wait_acknowledged(next_offset, answer.resolve)
+        waiter = log.wait_acknowledged(next_offset, answer.resolve)
         if not waiter.settled:
             timer = self._timers.add_after(
                 ACKNOWLEDGEMENT_S_MAX, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
@@ -85,11 +66,11 @@ class MarkerWriter:
             return _ending(answer, timer.cancel)
         return answer
 
-    def _append(self, partition: MarkedPartition, marker: Marker, name: TopicPartition) -> int:
+    def _append(self, log: MarkedLog, marker: Marker, name: TopicPartition) -> int:
         if name.topic == OFFSETS_TOPIC:
             return self._offsets.append_marker(name.partition, marker)
         producer_id, epoch = marker.producer
-        return partition.append_marker(
+        return log.append_marker(
             producer_id,
             epoch,
             is_commit=marker.is_commit,

@@ -53,6 +53,14 @@ class HeldSettings(Protocol):
     def segment_bytes(self) -> int: ...
 
 
+class HeldLog(Protocol):
+    """The log of the partition, for what this broker writes about its holds."""
+
+    def append_ours(self, batch: bytearray, *, now_ms: int) -> object:
+        """Append a marked batch; KafkaError or StorageFault: nothing changed."""
+        ...
+
+
 class HeldPartition(Protocol):
     """The partition, as far as its holds need it."""
 
@@ -81,9 +89,8 @@ class HeldPartition(Protocol):
         """KafkaError if any append with these acks would be refused."""
         ...
 
-    def append_ours(self, batch: bytearray, *, now_ms: int) -> object:
-        """Append a marked batch; KafkaError or StorageFault: nothing changed."""
-        ...
+    @property
+    def as_leader(self) -> HeldLog: ...
 
 
 @final

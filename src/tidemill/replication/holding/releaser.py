@@ -276,7 +276,7 @@ class Releaser:
             return False
         if holds.changes != changes and any(holds.book.find(one.ticket) != one for one in some):
             return False
-        holds.partition.append_ours(batch, now_ms=now_ms)
+        holds.partition.as_leader.append_ours(batch, now_ms=now_ms)
         return True
 
     async def _read(

@@ -111,7 +111,7 @@ class FetchLane:
 
     def leave(self, partition: Partition) -> None:
         self.round.remove(partition)
-        partition.stopped_following(self._leader_id, self._answered_at)
+        partition.mandate.stopped_following(self._leader_id, self._answered_at)
 
     def release(self, partition: Partition, rest_s: float) -> None:
         """A cut has ended."""

@@ -16,9 +16,9 @@ from contextlib import AsyncExitStack
 from typing import final
 
 from tidemill.core.errors import DiskFull, StorageFault
-from tidemill.replication.flusher import Flusher
+from tidemill.replication.flushing.flusher import Flusher
+from tidemill.replication.flushing.journal_settler import JournalSettler
 from tidemill.replication.follower_log import FollowerLog
-from tidemill.replication.journal_settler import JournalSettler
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import LogCut

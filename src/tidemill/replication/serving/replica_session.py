@@ -30,7 +30,7 @@ from uuid import UUID
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import Partition
 from tidemill.replication.vouching.vouch import NO_VOUCH, Vouch
-from tidemill.replication.waiters import Watcher
+from tidemill.replication.waiting.waiters import Watcher
 
 __all__ = ["ReplicaSession", "ReplicaSlot", "SlotKey"]
 
@@ -216,7 +216,7 @@ class ReplicaSession:
         if len(self.slots) >= self._slots_max:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions")
         slot = ReplicaSlot(self, key, partition)
-        partition.watch_for(self.broker_id, slot)
+        partition.follower_watches.add(self.broker_id, slot)
         self.slots[key] = slot
         return slot
 
@@ -225,7 +225,7 @@ class ReplicaSession:
 
         It moves a partition when records have come; a fetch that left before can arrive later.
         """
-        other = partition.watch_of(self.broker_id)
+        other = partition.follower_watches.find(self.broker_id)
         if not isinstance(other, ReplicaSlot) or other.session is self:
             return False
         is_same_life = other.session.broker_epoch == self.broker_epoch
@@ -241,7 +241,7 @@ class ReplicaSession:
     def drop(self, slot: ReplicaSlot) -> None:
         self.unlist(slot)
         self.slots.pop(slot.key, None)
-        slot.partition.unwatch(self.broker_id, slot)
+        slot.partition.follower_watches.remove(self.broker_id, slot)
 
     def close(self) -> None:
         """The connection has ended, or a newer one has taken its place."""

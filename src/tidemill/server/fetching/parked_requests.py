@@ -30,7 +30,7 @@ from tidemill.core.errors import InvariantViolation
 from tidemill.core.limits import LOOKED_AT_PARTITIONS_PER_TURN, PARKED_PARTITIONS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers, Timer
-from tidemill.replication.waiters import Watcher
+from tidemill.replication.waiting.waiters import Watcher
 from tidemill.server.limits.memory_pool import MemoryPool
 
 __all__ = ["ParkedRequests"]

@@ -7,7 +7,7 @@ Each mutant replaces one function of the broker while it is planted. The checks 
 Another mutant takes three lines: its name, the place of the function, and what stands there
 instead; the replacement is made from the original.
 
-    @mutant("no_ack", "tidemill.replication.partition:Partition.wait_acknowledged")
+    @mutant("no_ack", "tidemill.replication.leader_log:LeaderLog.wait_acknowledged")
     def _no_ack(original):
         return lambda partition, next_offset, settle: ...
 

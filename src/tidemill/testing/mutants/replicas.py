@@ -12,11 +12,12 @@ from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.in_sync import InSync, Members, ids_of
 from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
+from tidemill.replication.leader_log import LeaderLog
 from tidemill.replication.led_replicas import LedReplicas
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.replication.vouching.vouch import VOUCH_S
-from tidemill.replication.waiters import AckWaiter
+from tidemill.replication.waiting.waiters import AckWaiter
 from tidemill.storage.log.interface import LogCut
 from tidemill.testing.mutants.planting import Function, mutant
 from tidemill.wire.generated.fetch import FetchPartition, PartitionData
@@ -29,6 +30,7 @@ Positions = Mapping[int, FollowerPosition]
 # --- acknowledgements and marks -------------------------------------------------------------------
 
 _PARTITION = "tidemill.replication.partition"
+_LEADER_LOG = "tidemill.replication.leader_log"
 _FOLLOWER_LOG = "tidemill.replication.follower_log"
 _PULLING = "tidemill.replication.pulling"
 _IN_SYNC = "tidemill.replication.in_sync:InSync"
@@ -36,10 +38,10 @@ _FETCH_READER = "tidemill.server.handlers.data.fetch_reader:FetchReader"
 _REPLICA_FETCH = "tidemill.server.handlers.data.replica_fetch"
 
 
-@mutant("ack at once", f"{_PARTITION}:Partition.wait_acknowledged")
+@mutant("ack at once", f"{_LEADER_LOG}:LeaderLog.wait_acknowledged")
 def _ack_at_once(original: Function) -> Function:
-    def wait_acknowledged(partition: Partition, next_offset: int, settle: Settle) -> AckWaiter:
-        waiter: AckWaiter = original(partition, next_offset, settle)
+    def wait_acknowledged(log: LeaderLog, next_offset: int, settle: Settle) -> AckWaiter:
+        waiter: AckWaiter = original(log, next_offset, settle)
         waiter.settle(ErrorCode.NONE)
         return waiter
 
@@ -307,7 +309,7 @@ def _no_lease_at_append(original: Function) -> Function:
 
 @mutant("no lease at the marks", f"{_PARTITION}:Partition.maybe_advance_marks")
 def _no_lease_at_marks(_original: Function) -> Function:
-    return lambda partition: partition._advance_marks() if partition.is_leader else None
+    return lambda partition: partition.advance_marks() if partition.is_leader else None
 
 
 @mutant("no lease at fetch", f"{_FETCH_READER}._read_one")
@@ -379,4 +381,4 @@ def _not_silent(_original: Function) -> Function:
 
 @mutant("nobody need vouch", f"{_PARTITION}:Partition.is_vouched")
 def _unvouched(_original: Function) -> Function:
-    return property(lambda partition: partition.is_leader and partition._lease.is_let_in)
+    return property(lambda partition: partition.is_leader and partition.mandate._lease.is_let_in)

@@ -15,7 +15,7 @@ from tests.unit.coordinators.runtime.runtime_host import COMMIT_TIMEOUT_S, INDEX
 from tests.unit.coordinators.runtime.toy_shard import REFUSED, refuse
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
-from tidemill.replication.partition import ACKS_ALL
+from tidemill.replication.leader_log import ACKS_ALL
 from tidemill.wire.records import build_pair_batch
 
 
@@ -236,7 +236,9 @@ def test_a_load_that_is_overtaken_by_the_next_leader_is_dropped(host):
 def test_a_log_that_cannot_be_replayed_is_not_served(host):
     async def body(host):
         part = leader()
-        part.append(memoryview(build_pair_batch([(b"poison", b"1")], 0)), acks=ACKS_ALL, now_ms=0)
+        part.as_leader.append(
+            memoryview(build_pair_batch([(b"poison", b"1")], 0)), acks=ACKS_ALL, now_ms=0
+        )
         host.runtime.lead(INDEX, part)
         await host.load()
         with pytest.raises(KafkaError) as refusal:

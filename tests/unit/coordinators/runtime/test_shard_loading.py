@@ -18,7 +18,7 @@ from tidemill.coordinators.runtime.shard_loading import RETRY_LONGEST_S, pause_s
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.metadata.image.metadata_image import difference
-from tidemill.replication.partition import ACKS_ALL
+from tidemill.replication.leader_log import ACKS_ALL
 from tidemill.storage.log.interface import LogConfig, LogSlice
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.wire.records import build_pair_batch
@@ -57,7 +57,7 @@ def stored(log, *batches):
     """A partition whose log holds these batches of pairs."""
     part = leader(log)
     for pairs in batches:
-        part.append(memoryview(build_pair_batch(pairs, 0)), acks=ACKS_ALL, now_ms=0)
+        part.as_leader.append(memoryview(build_pair_batch(pairs, 0)), acks=ACKS_ALL, now_ms=0)
     return part
 
 

@@ -127,7 +127,7 @@ def test_open_transactions_hold_no_more_than_memory_has_room_for(leading, monkey
     refusal = refused(leading, (b"b", [delay(1_000)]), base_sequence=1, **identity)
     assert refusal.code is ErrorCode.POLICY_VIOLATION
     leading.send((b"c", [delay(1_000)]))
-    leading.partition.append_marker(7, 0, is_commit=True, coordinator_epoch=0, now_ms=0)
+    leading.partition.as_leader.append_marker(7, 0, is_commit=True, coordinator_epoch=0, now_ms=0)
     leading.send((b"b", [delay(1_000)]), base_sequence=1, **identity)
 
 

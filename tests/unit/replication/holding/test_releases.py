@@ -65,7 +65,7 @@ def test_beside_a_held_record_any_time_is_shown_where_the_append_time_counts(lea
     records = encode([(0, delta, None, b"held", held), (1, delta, None, b"now", [])])
     batch = bytearray(HEADER_BYTES) + records
     write_header(batch, last_offset_delta=1, base_timestamp=0, max_timestamp=0, record_count=2)
-    leading.partition.append(memoryview(batch), acks=1, now_ms=clock.wall_ms())
+    leading.partition.as_leader.append(memoryview(batch), acks=1, now_ms=clock.wall_ms())
     seen = [(one.value, one.timestamp) for one in leading.seen()]
     assert seen == [(b"now", clock.wall_ms())]
 
@@ -333,7 +333,7 @@ def test_a_start_reads_what_is_held_from_the_log(leading, clock):
 
 
 def end_transaction(leading, *, is_commit):
-    leading.partition.append_marker(
+    leading.partition.as_leader.append_marker(
         7, 0, is_commit=is_commit, coordinator_epoch=1, now_ms=leading.clock.wall_ms()
     )
 

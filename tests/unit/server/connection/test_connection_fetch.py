@@ -147,7 +147,7 @@ def test_S40_without_memory_a_small_batch_is_read_and_a_large_one_waits(reading)
 def test_S40_a_large_batch_is_read_when_memory_comes_back(reading):
     pool = reading.broker.services.response_memory
     large = build_batch([Record(b"v" * 100_000, timestamp=1)])
-    reading.broker.partition("t").append(memoryview(large), acks=1, now_ms=1)
+    reading.broker.partition("t").as_leader.append(memoryview(large), acks=1, now_ms=1)
     pool.take(pool.limit_bytes)
     inside(reading, reading.fetch)
     assert reading.answer() is None
@@ -159,7 +159,7 @@ def test_S40_a_large_batch_is_read_when_memory_comes_back(reading):
 def test_S40_without_memory_a_fetch_that_does_not_wait_is_answered_with_nothing(reading):
     pool = reading.broker.services.response_memory
     large = build_batch([Record(b"v" * 100_000, timestamp=1)])
-    reading.broker.partition("t").append(memoryview(large), acks=1, now_ms=1)
+    reading.broker.partition("t").as_leader.append(memoryview(large), acks=1, now_ms=1)
     pool.take(pool.limit_bytes)
     inside(reading, lambda: reading.fetch(max_wait_ms=0))
     assert reading.answer().responses[0].partitions[0].records == b""

@@ -23,7 +23,7 @@ from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
-from tidemill.replication.partition import NO_TIMESTAMP, Partition
+from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
@@ -34,6 +34,7 @@ from tidemill.server.request.partition_access import (
 )
 from tidemill.storage.log.interface import TimedOffset
 from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.batch import NO_TIMESTAMP
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

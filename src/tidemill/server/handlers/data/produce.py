@@ -35,8 +35,9 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.delivery.intake import Requests, read_requests
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
-from tidemill.replication.partition import ACKS_ALL, Appended, Partition
-from tidemill.replication.waiters import AckWaiter
+from tidemill.replication.leader_log import ACKS_ALL, Appended
+from tidemill.replication.partition import Partition
+from tidemill.replication.waiting.waiters import AckWaiter
 from tidemill.server.handlers.data.transaction_verification import (
     TransactionVerification,
     Unverified,
@@ -111,7 +112,7 @@ class _PendingAcknowledgements:
         """Wait until everything below `next_offset` is acknowledged; this may be so already."""
         self._pending += 1
         settle = partial(self._settled, partition, entry)
-        self._waiters.append(partition.wait_acknowledged(next_offset, settle))
+        self._waiters.append(partition.as_leader.wait_acknowledged(next_offset, settle))
 
     def answer(self, timeout_ms: int) -> ProduceResponse | Deferred[ProduceResponse]:
         """The response if no partition is pending, else a deferred one with a deadline."""
@@ -320,7 +321,9 @@ class _Appends:
         if checked is None:
             appended = self._append_now(partition, records)
         else:
-            appended = partition.append_checked(*checked, acks=self._acks, now_ms=self._now_ms)
+            appended = partition.as_leader.append_checked(
+                *checked, acks=self._acks, now_ms=self._now_ms
+            )
         entry.base_offset = appended.base_offset
         entry.log_append_time_ms = appended.log_append_time
         entry.log_start_offset = partition.log.log_start_offset
@@ -386,7 +389,9 @@ class _Appends:
 
     def _append_now(self, partition: Partition, records: memoryview) -> Appended:
         try:
-            return partition.append(records, acks=self._acks, now_ms=self._now_ms, work=self._work)
+            return partition.as_leader.append(
+                records, acks=self._acks, now_ms=self._now_ms, work=self._work
+            )
         except LongBatch:
             self._long = partition.settings.policy
             raise

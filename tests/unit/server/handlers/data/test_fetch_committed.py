@@ -40,7 +40,7 @@ def write(broker, producer, sequence=0):
 
 
 def end(broker, producer, *, commit, coordinator_epoch=3):
-    broker.partition("orders").append_marker(
+    broker.partition("orders").as_leader.append_marker(
         producer, 0, is_commit=commit, coordinator_epoch=coordinator_epoch, now_ms=NOW_MS
     )
 

@@ -25,7 +25,7 @@ def viewed(broker):
 def send(broker, *headers, acks=1, **options):
     """One batch, with a record for each list of headers."""
     batch = build_batch([Record(b"v", headers=h, timestamp=NOW_MS) for h in headers], **options)
-    broker.partition("calls").append(memoryview(batch), acks=acks, now_ms=NOW_MS)
+    broker.partition("calls").as_leader.append(memoryview(batch), acks=acks, now_ms=NOW_MS)
 
 
 def start(broker, offset, **fields):
@@ -75,7 +75,7 @@ def test_an_open_transaction_decides_first_whether_its_records_are_held(viewed, 
     send(viewed, DELAY, **producer)
     answer = start(viewed, 1, isolation_level=isolation_level, max_wait_ms=10_000)
     assert not answer.resolved
-    viewed.partition("calls").append_marker(
+    viewed.partition("calls").as_leader.append_marker(
         1, 0, is_commit=True, coordinator_epoch=3, now_ms=NOW_MS
     )
     assert offsets(settled(viewed, answer)) == ([1], 3)

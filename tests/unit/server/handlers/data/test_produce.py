@@ -226,7 +226,7 @@ def test_S11_refusals_of_many_partitions_look_for_their_leaders_once(broker, mon
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
     broker.start_deferred(request, 12).then(heard.append)
     for index in range(count):
-        broker.partition("orders", index).fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        broker.partition("orders", index).as_leader.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     codes = {entry.error_code for entry in heard[0].responses[0].partition_responses}
     assert codes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
     assert named == [2]

@@ -74,7 +74,7 @@ def codes(broker, *batches, **options):
 
 
 def end(broker, *, epoch=0, commit=True):
-    broker.partition("orders").append_marker(
+    broker.partition("orders").as_leader.append_marker(
         PRODUCER, epoch, is_commit=commit, coordinator_epoch=0, now_ms=NOW_MS
     )
 

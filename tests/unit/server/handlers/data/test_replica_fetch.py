@@ -394,7 +394,7 @@ def test_S31_a_client_that_sends_progress_loses_its_connection(broker, follower)
 
 def _vouched_s(broker, index=0):
     """For how long the follower vouches for the leader from now on."""
-    (slot,) = broker.partition("orders", index)._follower_watches.values()
+    (slot,) = broker.partition("orders", index).follower_watches._watches.values()
     return slot.vouched_until - broker.clock.boottime()
 
 
@@ -440,7 +440,7 @@ def test_a_partition_that_the_follower_leaves_is_vouched_for_no_longer(broker):
     made = Follower(broker)
     made.fetch(made.at(0, 0), replica_vouches=True)
     made.fetch(replica_vouches=True, forgotten=[0])
-    assert not broker.partition("orders")._follower_watches
+    assert not broker.partition("orders").follower_watches._watches
 
 
 def test_a_new_connection_begins_without_a_vouch(broker):

@@ -61,7 +61,7 @@ VIEW = {"tidemill.view.of": "orders", "tidemill.view.filter": "region = 'eu'"}
 def send(broker, *regions, value=b"v", topic="orders"):
     records = [Record(value, timestamp=NOW_MS, headers=[("region", r.encode())]) for r in regions]
     batch = build_batch(records)
-    broker.partition(topic).append(memoryview(batch), acks=1, now_ms=NOW_MS)
+    broker.partition(topic).as_leader.append(memoryview(batch), acks=1, now_ms=NOW_MS)
 
 
 @pytest.fixture
@@ -307,7 +307,7 @@ def _refuse_selector(text):
 def test_S40_long_batches_are_unpacked_one_at_a_time(viewed):
     records = [Record(bytes(VIEW_LOOP_BATCH_BYTES_MAX), headers=[("region", b"eu")]), Record(b"")]
     batch = build_batch(records, codec=compression.ZSTD)
-    viewed.partition("orders").append(memoryview(batch), acks=1, now_ms=NOW_MS)
+    viewed.partition("orders").as_leader.append(memoryview(batch), acks=1, now_ms=NOW_MS)
     viewed.run(viewed.services.long_batches.acquire())
     answer = viewed.start_deferred(request(viewed, 0), 12)
     turns(viewed)
@@ -392,7 +392,7 @@ def test_a_waiting_fetch_whose_connection_is_lost_is_forgotten(viewed):
 def test_S40_a_fetch_whose_connection_is_lost_while_it_is_filtered_does_not_wait(viewed):
     """It would wait, and be filtered again with each record that comes, for nobody."""
     batch = build_batch([Record(bytes(VIEW_LOOP_BATCH_BYTES_MAX))], codec=compression.ZSTD)
-    viewed.partition("orders").append(memoryview(batch), acks=1, now_ms=NOW_MS)
+    viewed.partition("orders").as_leader.append(memoryview(batch), acks=1, now_ms=NOW_MS)
     viewed.run(viewed.services.long_batches.acquire())
     answer = viewed.start_deferred(request(viewed, 0, max_wait_ms=60_000), 12)
     viewed.services.parked.abandon(answer)
@@ -423,7 +423,7 @@ def wide(broker):
 def send_to(broker, index, *regions):
     records = [Record(b"v", timestamp=NOW_MS, headers=[("region", r.encode())]) for r in regions]
     batch = build_batch(records)
-    broker.partition("orders", index).append(memoryview(batch), acks=1, now_ms=NOW_MS)
+    broker.partition("orders", index).as_leader.append(memoryview(batch), acks=1, now_ms=NOW_MS)
 
 
 def fetch_all(broker, **fields):

@@ -33,11 +33,11 @@ def write(broker, producer, *regions, sequence=0):
         base_sequence=sequence,
         transactional=True,
     )
-    broker.partition("orders").append(memoryview(batch), acks=1, now_ms=NOW_MS)
+    broker.partition("orders").as_leader.append(memoryview(batch), acks=1, now_ms=NOW_MS)
 
 
 def end(broker, producer, *, commit):
-    broker.partition("orders").append_marker(
+    broker.partition("orders").as_leader.append_marker(
         producer, 0, is_commit=commit, coordinator_epoch=3, now_ms=NOW_MS
     )
 

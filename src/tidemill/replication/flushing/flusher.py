@@ -49,7 +49,6 @@ class Flusher:
         self._listeners: list[Callable[[PartitionLog], None]] = []
         self._wanted = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
-        self._round_ended = asyncio.Event()
         self._failed = False
         self._finished = False
 
@@ -72,22 +71,6 @@ class Flusher:
         """Flush everything that this log holds now in the next round."""
         self._dirty.request(log_)
         self._wanted.set()
-
-    async def wait_flushed(self, logs: Sequence[PartitionLog]) -> None:
-        """Wait until everything that these logs hold now is durable; forever if the disk failed.
-
-        A log that is deleted meanwhile is no longer waited for, nor is what another leader has had
-        cut from it.
-        """
-        targets = [(log_, log_.log_end_offset) for log_ in logs]
-        while behind := [
-            one
-            for one, end in targets
-            if one.flushed_offset < min(end, one.log_end_offset) and not one.is_closed
-        ]:
-            for log_ in behind:
-                self.request(log_)
-            await self._round_ended.wait()
 
     async def run(self) -> None:
         """Run rounds forever; return when the directory has failed."""
@@ -173,13 +156,9 @@ class Flusher:
 
     def _tell_flushed(self, logs: Sequence[PartitionLog]) -> None:
         """Everything that these logs held when the round was collected is durable."""
-        if not logs:
-            return
         for flushed in self._listeners:
             for log_ in logs:
                 flushed(log_)
-        ended, self._round_ended = self._round_ended, asyncio.Event()
-        ended.set()
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -13,7 +13,7 @@ from typing import Protocol, final
 
 from tidemill.core.error_codes import ErrorCode
 
-__all__ = ["AckWaiter", "FollowerWatch", "OffsetWaiters", "Watcher"]
+__all__ = ["AckWaiter", "OffsetWaiters", "Watcher"]
 
 
 class Watcher(Protocol):
@@ -21,31 +21,6 @@ class Watcher(Protocol):
 
     def wake(self) -> None:
         """Note that there may be more to read. Cheap; the reading happens later, once."""
-        ...
-
-
-class FollowerWatch(Protocol):
-    """What one follower has to be told of one partition, which says when that changes."""
-
-    def grew(self) -> None:
-        """Records were appended."""
-        ...
-
-    def mark_moved(self) -> None:
-        """The high watermark or the log start is another one."""
-        ...
-
-    def role_changed(self) -> None:
-        """This broker leads no longer, or in another epoch."""
-        ...
-
-    def detach(self) -> None:
-        """Another watch takes its place."""
-        ...
-
-    @property
-    def vouched_until(self) -> float:
-        """Until when the follower vouches for us in the epoch in which we lead (boot time)."""
         ...
 
 

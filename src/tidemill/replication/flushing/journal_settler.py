@@ -15,7 +15,7 @@ from typing import final
 from tidemill.core.clock import Clock
 from tidemill.core.errors import StorageFault
 from tidemill.core.telemetry import Telemetry
-from tidemill.replication.flusher import Flusher
+from tidemill.replication.flushing.flusher import Flusher
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork

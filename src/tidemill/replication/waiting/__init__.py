@@ -1,0 +1,1 @@
+"""What waits for a partition: acknowledgements, fetches that are parked, and followers. Pure."""
