@@ -7,7 +7,8 @@
     size       u32[count]         of the record
     by_offset  u32[count]         the rows in the order of their copies
     by_ticket  u32[count]         the rows in the order of their tickets
-    by_id      u32[id count]      the rows with a message id, in the order of the hashes of the ids
+    by_id      u32[id count]      the rows with a message id, in the order of the hashes of the ids,
+                                  then of the ids, of equal ones the highest copy first
     id_hash    u32[id count]      these hashes (CRC-32)
     id_end     u32[count]         where a row's id ends among the ids; only if there are any
     ids                           of all rows, one after the other
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import final
@@ -54,9 +55,9 @@ def encode_run(holds: Sequence[Hold]) -> bytes:
     ids: list[bytes] = []
     if with_id:
         ids = [hold.message_id or b"" for hold in rows]
-        hashed = sorted([(crc32(ids[row]), row) for row in with_id])
-        columns.append(array("I", [row for _, row in hashed]))
-        columns.append(array("I", [id_hash for id_hash, _ in hashed]))
+        hashed = sorted([(crc32(ids[row]), ids[row], -rows[row].offset, row) for row in with_id])
+        columns.append(array("I", [row for _, _, _, row in hashed]))
+        columns.append(array("I", [id_hash for id_hash, _, _, _ in hashed]))
         columns.append(_ends(ids))
     head = _HEAD.pack(len(rows), wall_count, len(with_id), _ORDER)
     return b"".join([head, *[column.tobytes() for column in columns], *ids])
@@ -99,6 +100,9 @@ class HoldRun:
         self._ends = {Axis.WALL: wall_count, Axis.STEADY: count}
         self._oldest = 0
         """The place in `by_offset` before which all are taken."""
+        self._newest: dict[int, int] = {}
+        """Of ids that were searched: from the first place of one in `by_id` to that of the first
+        which is not taken."""
 
     def __len__(self) -> int:
         return self._open_count
@@ -124,16 +128,19 @@ class HoldRun:
         row = self._row(ticket)
         return None if row is None else self._hold(row)
 
-    def find_id(self, message_id: bytes) -> list[Hold]:
+    def find_id(self, message_id: bytes) -> Hold | None:
         columns, wanted = self._columns, crc32(message_id)
-        at = bisect_left(columns.id_hash, wanted)
-        found: list[Hold] = []
-        while at < len(columns.id_hash) and columns.id_hash[at] == wanted:
-            row = columns.by_id[at]
-            if not self._taken[row] and columns.id_of(row) == message_id:
-                found.append(self._hold(row))
+        low = bisect_left(columns.id_hash, wanted)
+        high = bisect_right(columns.id_hash, wanted, low)
+        first = bisect_left(columns.by_id, message_id, low, high, key=columns.id_of)
+        at = self._newest.get(first, first)
+        while at < high and self._taken[columns.by_id[at]]:
             at += 1
-        return found
+        if at > first:
+            self._newest[first] = at
+        if at == high or columns.id_of(columns.by_id[at]) != message_id:
+            return None
+        return self._hold(columns.by_id[at])
 
     def first_due(self, axis: Axis) -> tuple[int, int] | None:
         row = self._taken.find(_OPEN, self._next[axis], self._ends[axis])

@@ -33,7 +33,7 @@ from tidemill.storage.files.log_file_names import (
 __all__ = ["HoldFiles", "StoredHolds"]
 
 _KEPT = 2
-_VERSION = 2
+_VERSION = 3
 _RUN_KIND = b"HRUN"
 _SNAPSHOT_KIND = b"HSNP"
 _HEAD = Struct(">qI")
