@@ -111,9 +111,8 @@ class HoldBook:
         """A new schedule takes the place of the one with the same id."""
         if hold.schedule is None or hold.message_id is None:
             return
-        for older in self._open.find_id(hold.message_id):
-            if older.schedule is not None:
-                self._close(older.ticket, HoldEnding.CANCELLED, end_offset)
+        for older in self._open.schedules_of(hold.message_id):
+            self._close(older.ticket, HoldEnding.CANCELLED, end_offset)
 
     def _move(self, target: Target, due_ms: int, axis: Axis) -> None:
         hold = self._find_target(target)
@@ -228,7 +227,7 @@ class HoldBook:
 
     def find_id(self, message_id: bytes) -> Hold | None:
         """The open hold with this id; of several the one with the highest copy."""
-        return max(self._open.find_id(message_id), key=lambda hold: hold.offset, default=None)
+        return self._open.find_id(message_id)
 
     @property
     def shelf_count(self) -> int:

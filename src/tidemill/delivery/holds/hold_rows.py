@@ -6,7 +6,7 @@ What is taken is noted in a byte per row: the next open row is found by a search
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tidemill.delivery.holds.hold import Axis, Hold
@@ -46,8 +46,8 @@ class RowColumns(Protocol):
 
     def id_of(self, row: int) -> bytes | None: ...
 
-    def rows_of_id(self, message_id: bytes) -> Iterable[int]:
-        """All rows with this id, and maybe others."""
+    def rows_of_id(self, message_id: bytes) -> Sequence[int]:
+        """All rows with this id, the highest copy first, however many there are."""
         ...
 
 
@@ -65,6 +65,8 @@ class HoldRows:
         self._ends = {Axis.WALL: wall_count, Axis.STEADY: count}
         self._oldest = 0
         """The place in `by_offset` before which all are taken."""
+        self._newest: dict[bytes, int] = {}
+        """Of ids that were searched: the place among their rows before which all are taken."""
 
     def __len__(self) -> int:
         return self._open_count
@@ -86,13 +88,14 @@ class HoldRows:
         row = self._row(ticket)
         return None if row is None else self._hold(row)
 
-    def find_id(self, message_id: bytes) -> list[Hold]:
-        columns, taken = self._columns, self._taken
-        return [
-            self._hold(row)
-            for row in columns.rows_of_id(message_id)
-            if not taken[row] and columns.id_of(row) == message_id
-        ]
+    def find_id(self, message_id: bytes) -> Hold | None:
+        rows = self._columns.rows_of_id(message_id)
+        at = self._newest.get(message_id, 0)
+        while at < len(rows) and self._taken[rows[at]]:
+            at += 1
+        if at:
+            self._newest[message_id] = at
+        return self._hold(rows[at]) if at < len(rows) else None
 
     def first_due(self, axis: Axis) -> tuple[int, int] | None:
         row = self._taken.find(_OPEN, self._next[axis], self._ends[axis])

@@ -7,7 +7,8 @@
     size       u32[count]         of the record
     by_offset  u32[count]         the rows in the order of their copies
     by_ticket  u32[count]         the rows in the order of their tickets
-    by_id      u32[id count]      the rows with a message id, in the order of the hashes of the ids
+    by_id      u32[id count]      the rows with a message id, in the order of the hashes of the ids,
+                                  then of the ids, of equal ones the highest copy first
     id_hash    u32[id count]      these hashes (CRC-32)
     id_end     u32[count]         where a row's id ends among the ids; only if there are any
     ids                           of all rows, one after the other
@@ -20,8 +21,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise, starmap
 from operator import le
 from struct import Struct
@@ -57,10 +58,10 @@ def encode_run(holds: Sequence[Hold], strands: Iterable[FrozenStrand] = ()) -> b
         array("I", _order(range(count), tickets)),
     ]
     ids = [one or b"" for one in wall.ids + steady.ids]
-    hashed = sorted([(crc32(one), row) for row, one in enumerate(ids) if one])
+    hashed = sorted([(crc32(one), one, -offsets[row], row) for row, one in enumerate(ids) if one])
     if hashed:
-        columns.append(array("I", [row for _, row in hashed]))
-        columns.append(array("I", [id_hash for id_hash, _ in hashed]))
+        columns.append(array("I", [row for _, _, _, row in hashed]))
+        columns.append(array("I", [id_hash for id_hash, _, _, _ in hashed]))
         columns.append(array("I", accumulate([len(one) for one in ids])))
     head = _HEAD.pack(count, len(wall.due), len(hashed), _ORDER)
     return b"".join([head, *[column.tobytes() for column in columns], *(ids if hashed else ())])
@@ -167,12 +168,14 @@ class _Columns:
         start = self._id_end[row - 1] if row else 0
         return bytes(self._ids[start : self._id_end[row]]) or None
 
-    def rows_of_id(self, message_id: bytes) -> Iterator[int]:
+    def rows_of_id(self, message_id: bytes) -> Sequence[int]:
         wanted = crc32(message_id)
-        at = bisect_left(self._id_hash, wanted)
-        while at < len(self._id_hash) and self._id_hash[at] == wanted:
-            yield self._by_id[at]
-            at += 1
+        low = bisect_left(self._id_hash, wanted)
+        high = bisect_right(self._id_hash, wanted, low)
+        first = bisect_left(self._by_id, message_id, low, high, key=self.id_of)
+        return self._by_id[
+            first : bisect_right(self._by_id, message_id, first, high, key=self.id_of)
+        ]
 
     def _column(self, code: str, count: int) -> memoryview:
         size = count * array(code).itemsize

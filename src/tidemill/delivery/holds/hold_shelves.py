@@ -43,8 +43,8 @@ class HoldShelf(Protocol):
 
     def find(self, ticket: int) -> Hold | None: ...
 
-    def find_id(self, message_id: bytes) -> list[Hold]:
-        """All with this id."""
+    def find_id(self, message_id: bytes) -> Hold | None:
+        """Of those with this id the one with the highest copy, however many there are."""
         ...
 
     def take(self, ticket: int) -> Hold | None:
@@ -136,9 +136,15 @@ class HoldShelves:
                 return hold
         return None
 
-    def find_id(self, message_id: bytes) -> list[Hold]:
-        """All with this id."""
-        return [hold for shelf in self._shelves.values() for hold in shelf.find_id(message_id)]
+    def find_id(self, message_id: bytes) -> Hold | None:
+        """Of those with this id the one with the highest copy."""
+        found = [shelf.find_id(message_id) for shelf in self._shelves.values()]
+        open_ones = [hold for hold in found if hold is not None]
+        return max(open_ones, key=lambda hold: hold.offset, default=None)
+
+    def schedules_of(self, message_id: bytes) -> list[Hold]:
+        """The schedules with this id."""
+        return self._table.schedules_of(message_id)
 
     def _shelves_of(self, ticket: int) -> Iterator[int]:
         yield self._serial

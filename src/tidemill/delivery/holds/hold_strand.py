@@ -85,7 +85,8 @@ class _StrandColumns:
         self.by_offset = self.by_ticket
         self._rows: dict[bytes, list[int]] = {}
         if self.ids is not None:
-            for row, message_id in enumerate(self.ids):
+            for row in reversed(self.by_ticket):
+                message_id = self.ids[row]
                 if message_id is not None:
                     self._rows.setdefault(message_id, []).append(row)
 

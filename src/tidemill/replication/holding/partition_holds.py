@@ -177,7 +177,7 @@ class PartitionHolds:
             # The batch is in the log, whatever its records are: the replay says what is wrong.
             self.was_cut()
             return
-        self._settle()
+        self.settle(self.book)
         spill = self.spills.try_take(self.book)
         if spill is not None:
             self.host.write_spill(self, self.book, spill)
@@ -272,13 +272,13 @@ class PartitionHolds:
         """Retention drops nothing from here on: the oldest copy that is or may again be held."""
         if not self.is_whole:
             return self.replay_offset
-        self._settle()
+        self.settle(self.book)
         return self.book.floor()
 
-    def _settle(self) -> None:
-        """Ends that no cut can take back need no copy any more."""
+    def settle(self, book: HoldBook) -> None:
+        """Ends that no cut can take back need no copy any more; `book`: this one, or the next."""
         partition = self.partition
         durable = partition.durable_offset
         if not partition.is_leader:
             durable = min(partition.high_watermark, partition.log.flushed_offset)
-        self.book.settle(durable)
+        book.settle(durable)

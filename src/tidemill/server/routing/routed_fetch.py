@@ -84,9 +84,12 @@ class _Part:
 
     @property
     def has_news(self) -> bool:
-        """Of one that was answered: whether the client must hear of it now."""
+        """Of one that was answered: whether the client must hear of it now.
+
+        A leader that lets nobody wait says how long to stay away: it must not be asked again.
+        """
         answer = self.answer_or_none()
-        if answer is None or answer.error_code:
+        if answer is None or answer.error_code or answer.throttle_time_ms:
             return True
         return any(
             one.records or one.error_code or one.diverging_epoch is not None
@@ -156,7 +159,8 @@ class WaitingFetches:
             bytes_max = max(1, min(request.max_bytes, budget) // len(divided))
             for leader, part in divided.items():
                 self._ask(leader, self._prepared(part, bytes_max, len(divided)), version)
-            await self._wait(min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000, version)
+            wait_ms = min(request.max_wait_ms, MAX_WAIT_MS_MAX) if request.min_bytes > 0 else 0
+            await self._wait(wait_ms / 1000, version)
             return self._answer(request, divided)
 
     def _prepared(self, part: FetchRequest, bytes_max: int, leaders: int) -> FetchRequest:

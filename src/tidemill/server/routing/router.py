@@ -12,8 +12,8 @@
 
 A request that could not be sent is refused, and clients try it again. If it was sent and no answer
 came, nobody knows whether it was done: the client's connection is closed, as if the client had been
-connected to the owner itself (R14). Of a Produce for several leaders only that leader's partitions
-time out: otherwise the client would send again what the others have taken.
+connected to the owner itself (R14). Of a Produce only that leader's partitions time out: otherwise
+the client would send again what other leaders have taken, of this request or of one behind it.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Router:
             except KafkaError:
                 answers.append(handler.refuse(part, _refusal(handler)))
             except ClientError:
-                if len(asked) > 1 and handler.api_key is ApiKey.PRODUCE:
+                if handler.api_key is ApiKey.PRODUCE:
                     answers.append(handler.refuse(part, _UNKNOWN))
                 else:
                     is_unknown = True

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, final
 
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import StorageFault, UserError
 from tidemill.storage.files.checked_file import DamagedFile, decode_checked, encode_checked
 from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.storage.files.log_file_names import (
@@ -33,7 +33,7 @@ from tidemill.storage.files.log_file_names import (
 __all__ = ["HoldFiles", "StoredHolds"]
 
 _KEPT = 2
-_VERSION = 2
+_VERSION = 3
 _RUN_KIND = b"HRUN"
 _SNAPSHOT_KIND = b"HSNP"
 _HEAD = Struct(">qI")
@@ -115,7 +115,7 @@ class HoldFiles:
         for offset in sorted(self._snapshots, reverse=True):
             try:
                 yield self._read_snapshot(offset)
-            except StorageFault:
+            except (StorageFault, UserError):  # damaged, or of another version
                 self.drop_snapshot(offset)
 
     def drop_after(self, end_offset: int) -> None:

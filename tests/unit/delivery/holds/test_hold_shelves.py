@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.delivery.holds.any_log import any_log
 from tests.unit.delivery.holds.book_answers import answers
 from tests.unit.delivery.holds.hold_log import HoldLog, at, cancel, cron, move, released
+from tidemill.delivery.holds.events import Closed, HoldEnding
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_run import HoldRun, encode_run
@@ -179,3 +180,31 @@ def test_a_buffer_that_is_no_run_is_refused(cut):
         HoldRun(memoryview(data[:cut]))
     with pytest.raises(ValueError, match="byte order"):
         HoldRun(memoryview(data[:12] + b"?" + data[13:]))
+
+
+def test_S11_of_very_many_holds_with_one_id_the_newest_is_found_without_a_look_at_the_others():
+    log, book = HoldLog(), HoldBook(table_max=4_000)
+    for _ in range(2):
+        log.client(*[at(10**6 + due, b"same") for due in range(4_000)])
+        _fold(book, log)
+        if not book.runs():
+            _spilled(book)
+    for newest in reversed(range(4_000 - 100, 8_000)):  # in the table, and then in the run
+        found = book.find_id(b"same")
+        assert found is not None
+        assert found.ticket == newest
+        book.fold([Closed(newest, HoldEnding.CANCELLED)], offset=8_000)
+
+
+def test_ids_whose_hashes_are_equal_are_told_apart():
+    same = b"plumless", b"buckeroo"  # CRC-32 has the same value for both
+    holds = [Hold(ticket, 10, Axis.WALL, ticket, 5, same[ticket % 2]) for ticket in range(6)]
+    run = HoldRun(memoryview(encode_run(holds)))
+    for expected in (5, 3, 1, None):
+        found = run.find_id(same[1])
+        assert (None if found is None else found.ticket) == expected
+        if found is not None:
+            run.take(found.ticket)
+    left = run.find_id(same[0])
+    assert left is not None
+    assert left.ticket == 4

@@ -180,3 +180,20 @@ def test_damaged_files_cost_a_longer_replay_and_nothing_else(disk, tmp_path, pat
         assert [hold.ticket for hold in again.holds.book.held()] == list(range(30))
 
     run(scenario())
+
+
+def test_S11_a_replay_keeps_nothing_of_ends_that_are_durable(disk, tmp_path):
+    """A long log has millions of them, and each would be a pin until the replay is over."""
+
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 3)
+        for number in range(3):
+            await leading.pass_time(60 + number)
+            flush(log)
+        again = await _again(leading, log, disk)
+        assert again.holds.is_whole
+        assert again.holds.book.capture().pins == []
+
+    run(scenario())

@@ -42,14 +42,14 @@ class Leader:
         self.answers.append(future)
         return future
 
-    def answer(self, records: bytes = b"", *, mark: int = 5) -> None:
+    def answer(self, records: bytes = b"", *, mark: int = 5, throttle_ms: int = 0) -> None:
         topic = self.asked[-1].topics[0]
         partitions = [
             PartitionData(partition_index=one.partition, high_watermark=mark, records=records)
             for one in topic.partitions
         ]
         told = FetchableTopicResponse(topic=topic.topic, partitions=partitions)
-        self.answers[-1].set_result(FetchResponse(responses=[told]))
+        self.answers[-1].set_result(FetchResponse(responses=[told], throttle_time_ms=throttle_ms))
 
     def close(self) -> None:
         self.is_closed = True
@@ -71,12 +71,12 @@ class Bench:
         return self.leaders[broker_id][-1]
 
     def start(
-        self, *offsets: int, max_wait_ms: int = 500, max_bytes: int = 1000
+        self, *offsets: int, max_wait_ms: int = 500, max_bytes: int = 1000, min_bytes: int = 1
     ) -> asyncio.Task[FetchResponse]:
         wanted = [FetchPartition(partition=n, fetch_offset=at) for n, at in enumerate(offsets)]
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
-            min_bytes=1,
+            min_bytes=min_bytes,
             max_bytes=max_bytes,
             topics=[FetchTopic(topic="t", partitions=wanted)],
         )
@@ -258,3 +258,29 @@ async def test_S40_one_fetch_asks_for_no_more_than_its_share_of_the_memory():
     asked = sum(bench.leader(n).asked[-1].max_bytes for n in (0, 1))
     assert asked <= ANSWER_BYTES_MAX
     bench.fetches.close()
+
+
+@simulated
+async def test_a_client_that_wants_no_bytes_is_answered_at_once_and_nobody_is_asked_again():
+    bench = Bench()
+    await known(bench)
+    task = bench.start(5, 5, min_bytes=0)
+    await turns()
+    bench.leader(0).answer()
+    bench.leader(1).answer()
+    await turns()
+    assert read(task) == [(0, b"", 5), (0, b"", 5)]
+    assert [len(bench.leader(n).asked) for n in (0, 1)] == [2, 2]
+
+
+@simulated
+async def test_S40_a_leader_that_lets_nobody_wait_is_not_asked_again_meanwhile():
+    bench = Bench()
+    await known(bench)
+    task = bench.start(5, 5)
+    await turns()
+    bench.leader(0).answer(throttle_ms=100)
+    await turns()
+    assert task.done()
+    assert task.result().throttle_time_ms == 100
+    assert len(bench.leader(0).asked) == 2

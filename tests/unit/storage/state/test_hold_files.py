@@ -8,6 +8,7 @@ import pytest
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.rng import SeededRng
+from tidemill.storage.files.checked_file import encode_checked
 from tidemill.storage.files.disk import OsDisk
 from tidemill.storage.state.hold_files import HoldFiles, StoredHolds
 from tidemill.testing.sim.disk import SimDisk
@@ -154,3 +155,16 @@ def test_a_run_that_cannot_be_written_is_a_fault_and_no_run(home):
         files.write_run(0, b"run")
     assert _numbers(home, ".holdrun") == []
     assert files.next_run == 1
+
+
+@pytest.mark.parametrize("kind", [".holds", ".holdrun"])
+def test_a_file_of_another_version_is_made_again(home, kind):
+    """The log has all of it: an upgrade, or a step back, must not need the files."""
+    files = _open(home)
+    files.write_run(3, b"three")
+    files.write_snapshot(70, b"state", [3])
+    path = f"{HOME}/{70 if kind == '.holds' else 3:020d}{kind}"
+    other = encode_checked(b"HSNP" if kind == ".holds" else b"HRUN", 1, b"other")
+    home.write_file_atomically(path, other)
+    assert _newest(_open(home)) is None
+    assert _numbers(home, ".holds") == []
