@@ -33,6 +33,13 @@ def running() -> Iterator[RunningBroker]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def refusing(running: RunningBroker) -> RunningBroker:
+    """The broker with a topic of one partition, "refusals"."""
+    create_topic(running.bootstrap, "refusals")
+    return running
+
+
 def options(running: RunningBroker, **given: str) -> SinkOptions:
     words = {name.replace("__", "."): text for name, text in given.items()}
     return sink_options({"kafka.bootstrap.servers": running.bootstrap} | words)
@@ -180,11 +187,9 @@ def test_columns_that_only_the_source_has_are_left_out(running):
         ),
     ],
 )
-def test_rows_that_cannot_be_written_are_refused_with_a_sentence(running, columns, sentence):
-    if "refusals" in str(columns["topic"]):
-        _create_once(running, "refusals")
+def test_rows_that_cannot_be_written_are_refused_with_a_sentence(refusing, columns, sentence):
     with pytest.raises(UserError) as refused:
-        write(running, chunk(value=binary(b"v"), **columns))
+        write(refusing, chunk(value=binary(b"v"), **columns))
     assert sentence in str(refused.value)
 
 
@@ -192,15 +197,6 @@ def test_rows_that_cannot_be_written_are_refused_with_a_sentence(running, column
 def test_a_missing_topic_is_named(running):
     with pytest.raises(UserError, match=r"cannot write to topic missing: UNKNOWN_TOPIC"):
         write(running, chunk(value=binary(b"v")), topic="missing")
-
-
-def _create_once(running: RunningBroker, topic: str) -> None:
-    if topic not in _created:
-        create_topic(running.bootstrap, topic)
-        _created.add(topic)
-
-
-_created: set[str] = set()
 
 
 def test_a_record_beyond_the_request_size_is_refused_with_its_size(running):
