@@ -30,6 +30,14 @@ def _repair(cluster: ClusterProcess, *arguments: str) -> str:
     return printed_by(cluster.bootstrap, "cluster", "repair", *arguments)
 
 
+def _describe_refusal(cluster: ClusterProcess) -> str:
+    """What describe says once the replica that refuses is out of sync."""
+    deadline = monotonic() + DEADLINE_S
+    while "refuses to follow" not in (shown := _run(cluster, "describe")):
+        assert monotonic() < deadline, shown
+    return shown
+
+
 def _wait_led(cluster: ClusterProcess, topic: str) -> None:
     """Until all brokers are there, both replicas are in sync, and broker 1 leads."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -114,6 +122,7 @@ def torn(tmp_path: Path, topic: str) -> Iterator[ClusterProcess]:
 @pytest.mark.parametrize(("take", "kept"), [("leader", 50), ("own", 100)])
 def test_I13_a_person_decides_whose_log_is_kept(torn, topic, take, kept):
     torn.wait_log(rf"^\[broker {FOLLOWER}\] .*{topic}.*refused, see `tidemill cluster repair`")
+    assert f"{topic}-0 on broker {FOLLOWER} refuses to follow" in _describe_refusal(torn)
     shown = _repair(torn)
     assert f"{topic}-0 on broker {FOLLOWER} is not replicated: from offset 50 on" in shown
     assert f"--take leader: broker {FOLLOWER} drops offsets 50 to 99" in shown

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tests.sim.history import History
 from tests.sim.replicas import Brokers
-from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.admin.topic_admin import BROKER_DEFAULT, Admin
 from tidemill.client.consuming.consumer import EARLIEST, AtOffset, Consumer
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
@@ -23,7 +23,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.records import Record
 
-__all__ = ["Worker", "drain", "retry_until_ready"]
+__all__ = ["Worker", "create_topic", "drain", "retry_until_ready"]
 
 T = TypeVar("T")
 
@@ -191,17 +191,26 @@ class Worker:
     async def _create_topic(self, cluster: ClusterClient) -> None:
         self._topics_made += 1
         name = f"{SHORT_TOPIC_PREFIX}{self._number}-{self._topics_made}"
-        try:
-            await retry_until_ready(partial(Admin(cluster).create_topic, name, partitions=2))
-        except KafkaError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise  # else a first attempt succeeded, and its answer was lost
+        await retry_until_ready(partial(create_topic, cluster, name, partitions=2))
         self._topics.append(name)
 
     async def _delete_topic(self, cluster: ClusterClient) -> None:
         if self._topics:
             name = self._topics.pop(0)
             await retry_until_ready(partial(_delete, cluster, name))
+
+
+async def create_topic(
+    cluster: ClusterClient, name: str, *, partitions: int, replication: int = BROKER_DEFAULT
+) -> None:
+    """Create a topic that may be there already; to be tried again while brokers are down."""
+    try:
+        await Admin(cluster).create_topic(name, partitions=partitions, replication=replication)
+    except KafkaError as error:
+        if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:  # too few are let in, or none
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, name) from error
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            raise  # else it is there from before, or the answer of an attempt was lost
 
 
 async def _delete(cluster: ClusterClient, name: str) -> None:

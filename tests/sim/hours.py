@@ -14,14 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +112,6 @@ def _sum(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def run_life(seed: int, minutes: float) -> Life:
     """Let one cluster live; whatever it raises is the outcome."""
     logging.disable(logging.CRITICAL)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     life, started = Life(seed, minutes), time.process_time()
     try:
         done = live_long(seed, simulated_s=60 * minutes)
@@ -145,7 +146,7 @@ class HourCampaign:
         before, started, seed = self.summary.hours, time.monotonic(), self.summary.next_seed
         last = seed + max(1, round(hours * 60 / self._minutes))
         running: set[Future[Life]] = set()
-        with ProcessPoolExecutor(self._jobs, max_tasks_per_child=1) as pool:
+        with ProcessPoolExecutor(self._jobs, max_tasks_per_child=1) as pool, _ended_at_once():
             while seed < last or running:
                 while seed < last and len(running) < self._jobs:
                     running.add(pool.submit(run_life, seed, self._minutes))
@@ -156,6 +157,21 @@ class HourCampaign:
                 self.summary.save(path)
                 added = self.summary.hours - before
                 _show_progress(added, hours, self.violations, time.monotonic() - started)
+
+
+@contextmanager
+def _ended_at_once() -> Iterator[None]:
+    """Whoever stops a campaign does not wait for the lives that are under way."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _show_progress(done: float, total: float, violations: int, seconds: float) -> None:
@@ -203,6 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.seed is not None:
         return _repeat(options.seed, options.minutes)
+    signal.signal(signal.SIGTERM, _interrupt)
     summary = Summary.load(options.summary)
     campaign = HourCampaign(
         summary, minutes=options.minutes, jobs=options.jobs, revision=_revision()

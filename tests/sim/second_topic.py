@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from uuid import UUID
 
-from tests.sim.clients import drain, retry_until_ready
+from tests.sim.clients import create_topic, drain, retry_until_ready
 from tests.sim.replicas import eventually
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
@@ -65,18 +65,9 @@ class SecondTopic:
         return ids if len(up) == self._brokers else {*ids, None}
 
     async def _create(self, admin: ClusterClient) -> None:
-        create = Admin(admin).create_topic
-
-        async def attempt() -> None:
-            try:
-                await create(NAME.topic, partitions=1, replication=self._replication)
-            except KafkaError as error:
-                if error.code is ErrorCode.INVALID_REPLICATION_FACTOR:  # brokers are down
-                    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, NAME.topic) from error
-                if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                    raise  # else it is there from before, or the answer of an attempt was lost
-
-        await retry_until_ready(attempt)
+        await retry_until_ready(
+            lambda: create_topic(admin, NAME.topic, partitions=1, replication=self._replication)
+        )
 
     async def _delete(self, admin: ClusterClient) -> None:
         async def attempt() -> None:

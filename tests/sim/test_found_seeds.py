@@ -22,6 +22,8 @@ FOUND = [
     # H3: a leader without a lease answers with an end from before its successor.
     (["stale_reads", "expiry"], 4, 6, 120),
     (["stale_reads", "pause"], 3, 6, 120),
+    # After storms nobody is let in for a moment: a create is refused, and is tried again.
+    (["expiry", "suspend", "storm", "pause", "late_watches", "stale_reads"], 41061, 4, 15),
 ]
 
 

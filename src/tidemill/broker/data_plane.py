@@ -13,6 +13,7 @@ from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import StorageFault
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
@@ -37,11 +38,19 @@ from tidemill.upkeep.cleaner import Cleaner
 from tidemill.upkeep.housekeeping import Housekeeping
 from tidemill.upkeep.stray_logs import StrayLogs
 
-__all__ = ["DataPlane", "build_data_plane", "make_data_directory", "open_logs"]
+__all__ = [
+    "DataPlane",
+    "build_data_plane",
+    "lag_s_max",
+    "make_data_directory",
+    "obey_lag_limit",
+    "open_logs",
+]
 
 log = logging.getLogger(__name__)
 
 LOGS_DIRECTORY = "logs"
+SESSIONS_BEHIND_MIN = 2
 
 RoleChanged = Callable[[Partition, PartitionImage], None]
 
@@ -131,6 +140,27 @@ async def open_logs(
     return directory
 
 
+def lag_s_max(config: BrokerConfig) -> float:
+    """After how long behind a follower leaves the in-sync set.
+
+    A leader that was moved away knows it within two sessions, and marks wait for it as long as it
+    is in the set.
+    """
+    sessions_ms = SESSIONS_BEHIND_MIN * config.zookeeper.session_timeout_ms
+    least_ms = sessions_ms if config.zookeeper.connect else 0
+    return max(config.replica_lag_time_max_ms, least_ms) / 1000
+
+
+def obey_lag_limit(replicas: ReplicaManager, live: LiveConfig) -> None:
+    """Let leaders go by the configured limit, also when it changes."""
+
+    def apply() -> None:
+        replicas.broker_epochs.lag_s_max = lag_s_max(live.current)
+
+    apply()
+    live.subscribe(apply)
+
+
 def build_data_plane(
     config: BrokerConfig,
     seams: Seams,
@@ -180,6 +210,7 @@ def build_data_plane(
         is_vouched=cluster.lease.ends_by_clock,
         hold_host=hold_host,
     )
+    obey_lag_limit(replicas, cluster.live)
     housekeeping = Housekeeping(
         disk,
         directory,

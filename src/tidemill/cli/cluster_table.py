@@ -61,6 +61,16 @@ class ClusterHealth:
             if one.leader in self._live and one.replicas and one.leader != one.replicas[0]
         ]
 
+    def behind(self) -> dict[int, list[TopicPartition]]:
+        """The replicas that live and are not in sync, by broker."""
+        states = dict(self.partitions)
+        found: dict[int, list[TopicPartition]] = {}
+        for name in self.under_replicated:
+            state = states[name]
+            for broker_id in self._live.intersection(state.replicas).difference(state.isr):
+                found.setdefault(broker_id, []).append(name)
+        return found
+
     def rows(self) -> list[BrokerRow]:
         """All brokers, also those that are missing and hold replicas, by id."""
         found = {one.broker_id: one for one in self._snapshot.brokers}
@@ -103,6 +113,12 @@ class ClusterHealth:
             state = states[name]
             behind = [str(one) for one in state.replicas if one not in state.isr]
             yield f"{name} is under-replicated: broker {', '.join(behind)} is not in sync"
+        for one in self._snapshot.conflicts:
+            yield (
+                f"{one.partition} on broker {one.broker_id} refuses to follow: its leader, broker "
+                f"{one.leader_id}, lacks records that were committed. "
+                "`tidemill cluster repair` shows what to decide"
+            )
         for move in self._snapshot.moves:
             yield f"{move.partition} is being moved: {told_move(move)}"
 
@@ -153,6 +169,10 @@ def cluster_facts(snapshot: ClusterSnapshot) -> dict[str, Any]:
         "not_preferred": [str(name) for name in health.not_preferred],
         "fenced": sorted(snapshot.fenced),
         "draining": sorted(snapshot.draining),
+        "refused_cuts": [
+            {"partition": str(one.partition), "broker": one.broker_id, "leader": one.leader_id}
+            for one in snapshot.conflicts
+        ],
         "moves": [
             {
                 "partition": str(move.partition),

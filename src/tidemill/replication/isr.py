@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import final
 
 __all__ = [
-    "LAG_S_MAX",
     "NEVER",
     "UNKNOWN_OFFSET",
     "FollowerPosition",
@@ -29,9 +28,6 @@ __all__ = [
 UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
 FOREVER = float("inf")
-LAG_S_MAX = 10.0
-"""replica.lag.time.max.ms: at least two sessions, so that a leader that was moved away knows it
-before it leaves the in-sync set."""
 
 
 @final
@@ -81,12 +77,12 @@ class FollowerPosition:
         if is_done or flushed != self._flushed_then:
             self.flushes_at, self._flushed_then = now, flushed
 
-    def is_stuck(self, now: float) -> bool:
+    def is_stuck(self, now: float, lag_s_max: float) -> bool:
         """Whether its disk holds up those who wait for it: it fetches on, but flushes nothing."""
-        return now - self.flushes_at > LAG_S_MAX
+        return now - self.flushes_at > lag_s_max
 
-    def lags(self, now: float) -> bool:
-        return now - self.caught_up_at > LAG_S_MAX or self.is_stuck(now)
+    def lags(self, now: float, lag_s_max: float) -> bool:
+        return now - self.caught_up_at > lag_s_max or self.is_stuck(now, lag_s_max)
 
 
 @final
@@ -106,21 +102,28 @@ class JoinBar:
         )
 
 
-def is_behind(position: FollowerPosition, *, leader_end: int, now: float) -> bool:
+def is_behind(position: FollowerPosition, *, leader_end: int, now: float, lag_s_max: float) -> bool:
     """Whether the follower has been behind for so long that it must not be in sync."""
     has_all = position.log_end_offset >= leader_end
-    return position.is_stuck(now) if has_all else position.lags(now)
+    return position.is_stuck(now, lag_s_max) if has_all else position.lags(now, lag_s_max)
 
 
 def kept(
-    isr: tuple[int, ...], followers: Mapping[int, FollowerPosition], *, leader_end: int, now: float
+    isr: tuple[int, ...],
+    followers: Mapping[int, FollowerPosition],
+    *,
+    leader_end: int,
+    now: float,
+    lag_s_max: float,
 ) -> tuple[int, ...]:
     """The in-sync set without the followers that have been behind for too long."""
 
     def stays(broker_id: int) -> bool:
         position = followers.get(broker_id)
         # The leader itself has no position.
-        return position is None or not is_behind(position, leader_end=leader_end, now=now)
+        return position is None or not is_behind(
+            position, leader_end=leader_end, now=now, lag_s_max=lag_s_max
+        )
 
     return tuple([broker_id for broker_id in isr if stays(broker_id)])
 

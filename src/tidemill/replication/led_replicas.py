@@ -14,20 +14,25 @@ from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.in_sync import InSync, Members
 from tidemill.replication.isr import NEVER, FollowerPosition, JoinBar, is_behind, joined, kept
 
-__all__ = ["BrokerEpochs", "LedReplicas"]
+__all__ = ["LAG_S_MAX", "BrokerEpochs", "LedReplicas"]
+
+LAG_S_MAX = 10.0
+"""Until a broker has read its configuration: the default of replica.lag.time.max.ms."""
 
 
 @final
 class BrokerEpochs:
-    """The brokers that are registered, as the image has them; the same for all partitions."""
+    """What a leader goes by with other brokers: the same for all partitions."""
 
-    __slots__ = ("let_in", "registered")
+    __slots__ = ("lag_s_max", "let_in", "registered")
 
     def __init__(self) -> None:
         self.registered: dict[int, int] | None = None
         """Broker ids and the epochs of their registrations; None: there is no image yet."""
         self.let_in: set[int] = set()
         """Those that the controller has let in, in that epoch, and that may join in-sync sets."""
+        self.lag_s_max = LAG_S_MAX
+        """After so long behind a follower leaves the in-sync set."""
 
     def epoch_of(self, broker_id: int) -> int:
         return -1 if self.registered is None else self.registered.get(broker_id, -1)
@@ -101,7 +106,8 @@ class LedReplicas:
         )
         if broker_id in self.in_sync.committed or broker_id in self._candidates:
             return False
-        if not position.keeps_up or position.is_stuck(now) or not self._epochs.may_join(broker_id):
+        is_stuck = position.is_stuck(now, self._epochs.lag_s_max)
+        if not position.keeps_up or is_stuck or not self._epochs.may_join(broker_id):
             return False
         self._candidates.add(broker_id)
         self._recount()
@@ -141,7 +147,7 @@ class LedReplicas:
             one
             for one in sorted(self._candidates)
             if one not in self.followers
-            or self.followers[one].lags(now)
+            or self.followers[one].lags(now, self._epochs.lag_s_max)
             or not self._epochs.may_join(one)
         ]
         self._candidates.difference_update(behind)
@@ -159,12 +165,19 @@ class LedReplicas:
         has gone: its last position would let it join again and again.
         """
         epochs = self._epochs
-        isr = kept(self.in_sync.committed, self.followers, leader_end=leader_end, now=now)
+        lag_s_max = epochs.lag_s_max
+        isr = kept(
+            self.in_sync.committed,
+            self.followers,
+            leader_end=leader_end,
+            now=now,
+            lag_s_max=lag_s_max,
+        )
         eligible = {
             broker_id: position
             for broker_id, position in self.followers.items()
             if broker_id not in self.in_sync.committed
             and epochs.may_join(broker_id)
-            and not is_behind(position, leader_end=leader_end, now=now)
+            and not is_behind(position, leader_end=leader_end, now=now, lag_s_max=lag_s_max)
         }
         return tuple([(one, epochs.epoch_of(one)) for one in joined(isr, eligible, bar)])

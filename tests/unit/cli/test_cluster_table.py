@@ -5,6 +5,7 @@ from uuid import UUID
 
 from tidemill.cli.cluster_table import ClusterHealth, cluster_facts, print_cluster
 from tidemill.client.admin.cluster_admin import ClusterSnapshot
+from tidemill.client.admin.repair_admin import LogConflict
 from tidemill.client.admin.replica_admin import Reassignment
 from tidemill.client.network.metadata_cache import BrokerInfo, PartitionInfo, TopicInfo
 from tidemill.core.ids import TopicPartition
@@ -47,6 +48,33 @@ def test_each_trouble_has_a_sentence_that_says_what_to_do():
 def test_a_partition_whose_replicas_all_live_without_a_leader_needs_somebody_to_decide():
     (sentence,) = ClusterHealth(snapshot(partition(0, -1, []))).sentences()
     assert "tidemill cluster elect unclean" in sentence
+
+
+def test_I13_a_replica_that_refuses_to_follow_is_named_with_the_command_that_decides():
+    torn = snapshot(partition(0, 0, [0, 2]), partition(1, 0, [0, 2]), live=(0, 1, 2))
+    assert ClusterHealth(torn).behind() == {1: [TopicPartition("t", 0), TopicPartition("t", 1)]}
+    conflict = LogConflict(
+        partition=TopicPartition("t", 0),
+        broker_id=1,
+        leader_id=0,
+        leader_epoch=3,
+        differ_from=50,
+        committed_offset=100,
+        own_end=100,
+        leader_end=-1,
+    )
+    told = replace(torn, conflicts=[conflict])
+    (sentence,) = [one for one in ClusterHealth(told).sentences() if "refuses" in one]
+    assert sentence.startswith("t-0 on broker 1 refuses to follow: its leader, broker 0,")
+    assert "`tidemill cluster repair`" in sentence
+    (fact,) = cluster_facts(told)["refused_cuts"]
+    assert fact == {"partition": "t-0", "broker": 1, "leader": 0}
+
+
+def test_a_replica_of_a_missing_broker_is_not_asked():
+    assert ClusterHealth(snapshot(partition(0, 0, [0]), live=(0, 2))).behind() == {
+        2: [TopicPartition("t", 0)]
+    }
 
 
 def test_a_missing_controller_is_named():

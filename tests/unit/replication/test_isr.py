@@ -7,13 +7,13 @@ from tidemill.replication.isr import NEVER, FollowerPosition, JoinBar, joined, k
 
 def test_a_follower_that_lags_too_long_leaves():
     followers = {1: FollowerPosition(5, 5, caught_up_at=0.0), 2: FollowerPosition(5, 5, 95.0)}
-    left = kept((0, 1, 2), followers, leader_end=10, now=100.0)
+    left = kept((0, 1, 2), followers, leader_end=10, now=100.0, lag_s_max=30.0)
     assert left == (0, 2)
 
 
 def test_a_follower_at_the_log_end_stays_however_long_the_log_is_idle():
     followers = {1: FollowerPosition(10, 10, caught_up_at=0.0)}
-    left = kept((0, 1), followers, leader_end=10, now=1e6)
+    left = kept((0, 1), followers, leader_end=10, now=1e6, lag_s_max=30.0)
     assert left == (0, 1)
 
 
@@ -52,7 +52,7 @@ def test_F78_a_follower_that_keeps_up_under_steady_load_stays():
         position.fetched(
             fetch_offset=second * 10, flushed_offset=0, leader_end=second * 10 + 10, now=second
         )
-    left = kept((0, 1), {1: position}, leader_end=2000, now=200.0)
+    left = kept((0, 1), {1: position}, leader_end=2000, now=200.0, lag_s_max=30.0)
     assert left == (0, 1)
 
 
@@ -62,5 +62,5 @@ def test_F78_a_follower_that_falls_behind_steadily_leaves():
         position.fetched(
             fetch_offset=second * 5, flushed_offset=0, leader_end=second * 10 + 10, now=second
         )
-    left = kept((0, 1), {1: position}, leader_end=2000, now=200.0)
+    left = kept((0, 1), {1: position}, leader_end=2000, now=200.0, lag_s_max=30.0)
     assert left == (0,)

@@ -20,7 +20,7 @@ from tests.support.partitions import (
 )
 from tidemill.core.errors import ErrorCode
 from tidemill.replication.in_sync import ids_of
-from tidemill.replication.isr import LAG_S_MAX
+from tidemill.replication.led_replicas import LAG_S_MAX
 from tidemill.replication.partition import Partition
 
 

@@ -12,8 +12,8 @@ from tests.support.partitions import OWN, SECOND, Lease, append, fetched, image
 from tests.unit.replication.test_replica_manager import Place, topic
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
-from tidemill.replication.isr import LAG_S_MAX
 from tidemill.replication.isr_proposals import LOOK_INTERVAL_S, IsrProposals
+from tidemill.replication.led_replicas import LAG_S_MAX
 
 
 class Controller:

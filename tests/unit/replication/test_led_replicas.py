@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.partitions import ALL, OWN, SECOND, THIRD, image
+from tidemill.broker.data_plane import lag_s_max
+from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.replication.isr import LAG_S_MAX, NEVER, JoinBar
-from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
+from tidemill.replication.isr import NEVER, JoinBar
+from tidemill.replication.led_replicas import LAG_S_MAX, BrokerEpochs, LedReplicas
 
 BAR = JoinBar(log_end_offset=0)
 
@@ -57,6 +59,29 @@ def test_the_marks_wait_for_a_follower_that_has_caught_up_until_it_lags():
     assert not replicas.review_candidates(2.0 + LAG_S_MAX)
     assert replicas.review_candidates(2.1 + LAG_S_MAX)
     assert replicas.in_sync.counted == (OWN,)
+
+
+def test_F78_how_long_a_follower_may_be_behind_is_the_limit_of_the_moment():
+    epochs = BrokerEpochs()
+    replicas = led(isr=(OWN, SECOND), epochs=epochs)
+    fetched(replicas, SECOND, 8)
+    assert len(replicas.wanted(BAR, leader_end=9, now=1.0 + LAG_S_MAX)) == 2
+    epochs.lag_s_max = 3.0
+    assert len(replicas.wanted(BAR, leader_end=9, now=4.0)) == 2
+    assert len(replicas.wanted(BAR, leader_end=9, now=4.1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "expected_s"),
+    [
+        ({}, 10.0),
+        ({"replica.lag.time.max.ms": 30_000}, 30.0),
+        ({"zookeeper.session.timeout.ms": 9_000}, 10.0),
+        ({"zookeeper.session.timeout.ms": 9_000, "zookeeper.connect": "zk"}, 18.0),
+    ],
+)
+def test_the_limit_is_at_least_two_sessions_where_leases_end_by_the_clock(values, expected_s):
+    assert lag_s_max(broker_config(values=values)) == expected_s
 
 
 def test_the_marks_do_not_wait_for_a_follower_that_is_behind():

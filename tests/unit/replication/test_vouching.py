@@ -22,7 +22,7 @@ from tests.support.partitions import (
     wait,
 )
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.replication.isr import LAG_S_MAX
+from tidemill.replication.led_replicas import LAG_S_MAX
 from tidemill.replication.partition import Partition
 from tidemill.replication.vouching.silence import SILENCE_S, Silence
 from tidemill.replication.vouching.vouch import ANSWERS_MAX, NO_VOUCH, VOUCH_S, Vouch

@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 
 from tidemill.broker.coordinators import Coordinators
+from tidemill.broker.data_plane import obey_lag_limit
 from tidemill.broker.seams import Seams
 from tidemill.core.byte_rate import ByteRate
 from tidemill.core.config.broker_config import Endpoint, broker_config
@@ -183,6 +184,7 @@ class OneBroker:
             hold_host=HoldHost(self.clock),
         )
         self.cluster.subscribe(self.replicas.apply)
+        obey_lag_limit(self.replicas, self.cluster.live)
         self.cluster.subscribe(self.coordinators.metadata_changed)
         self.services = self._services()
         self._dispatcher = Dispatcher(HANDLERS)

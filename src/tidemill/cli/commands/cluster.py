@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import click
 
 from tidemill.cli.cluster_commands.cluster_migrate import migrate
 from tidemill.cli.cluster_commands.cluster_moves import drain, reassign_command, rebalance
 from tidemill.cli.cluster_commands.cluster_repair import repair
-from tidemill.cli.cluster_table import cluster_facts, print_cluster
+from tidemill.cli.cluster_table import ClusterHealth, cluster_facts, print_cluster
 from tidemill.cli.failures import explain
 from tidemill.cli.partition_names import parse_partition
 from tidemill.cli.session import bootstrap_option, json_option, run_client
@@ -20,6 +21,7 @@ from tidemill.client.admin.cluster_admin import (
     elect_leaders,
     take_cluster_snapshot,
 )
+from tidemill.client.admin.repair_admin import find_conflicts_among
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -118,7 +120,9 @@ def _facts(result: ElectionResult) -> dict[str, object]:
 
 
 async def _show(client: ClusterClient, *, as_json: bool, again: bool = False) -> None:
-    snapshot = await take_cluster_snapshot(client)
+    taken = await take_cluster_snapshot(client)
+    conflicts = await find_conflicts_among(client, ClusterHealth(taken).behind())
+    snapshot = replace(taken, conflicts=conflicts)
     if as_json:
         print_json(cluster_facts(snapshot))
     else:

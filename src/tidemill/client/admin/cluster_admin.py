@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+from tidemill.client.admin.repair_admin import LogConflict
 from tidemill.client.admin.replica_admin import (
     Reassignment,
     list_draining,
@@ -45,6 +46,8 @@ class ClusterSnapshot:
     draining: frozenset[int] = frozenset()
     views: Mapping[str, str] = field(default_factory=dict)
     """The names of views, with those of their bases."""
+    conflicts: Sequence[LogConflict] = ()
+    """Replicas that wait for a decision, if anybody has asked them."""
 
 
 @final

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
-from tidemill.client.network.errors import check, single_result
-from tidemill.core.errors import ErrorCode
+from tidemill.client.network.errors import ClientError, check, single_result
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.generated.describe_log_dirs import (
+    DescribableLogDirTopic,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -21,8 +24,10 @@ from tidemill.wire.generated.elect_leaders import (
     TopicPartitions,
 )
 
-__all__ = ["LogConflict", "choose_leader", "find_conflicts"]
+__all__ = ["LogConflict", "choose_leader", "find_conflicts", "find_conflicts_among"]
 
+ANSWER_S_MAX = 2.0
+"""For a broker that is asked beside other things: it may hang."""
 _NONE = -1
 _UNCLEAN = 1
 
@@ -61,6 +66,19 @@ async def find_conflicts(cluster: ClusterClient) -> list[LogConflict]:
     return sorted(found, key=lambda one: (one.partition, one.broker_id))
 
 
+async def find_conflicts_among(
+    cluster: ClusterClient, behind: Mapping[int, Collection[TopicPartition]]
+) -> list[LogConflict]:
+    """What waits for a decision among these replicas, by broker; silent brokers are passed over."""
+    found: list[LogConflict] = []
+    for broker_id, partitions in sorted(behind.items()):
+        with suppress(ClientError, KafkaError, TimeoutError):
+            async with asyncio.timeout(ANSWER_S_MAX):
+                described = await _describe(cluster, broker_id, partitions)
+            found += _conflicts_of(cluster, broker_id, described, {})
+    return sorted(found, key=lambda one: (one.partition, one.broker_id))
+
+
 async def choose_leader(cluster: ClusterClient, conflict: LogConflict, broker_id: int) -> None:
     """Let the log of one replica win; all others drop what differs. Raises KafkaError."""
     name, index = conflict.partition
@@ -85,8 +103,10 @@ async def choose_leader(cluster: ClusterClient, conflict: LogConflict, broker_id
 _Described = dict[TopicPartition, DescribeLogDirsPartition]
 
 
-async def _describe(cluster: ClusterClient, broker_id: int) -> _Described:
-    request = DescribeLogDirsRequest(topics=None)
+async def _describe(
+    cluster: ClusterClient, broker_id: int, only: Collection[TopicPartition] | None = None
+) -> _Described:
+    request = DescribeLogDirsRequest(topics=None if only is None else _named(only))
     response = await cluster.ask_broker(broker_id, request, DescribeLogDirsResponse)
     return {
         TopicPartition(topic.name, one.partition_index): one
@@ -94,6 +114,13 @@ async def _describe(cluster: ClusterClient, broker_id: int) -> _Described:
         for topic in directory.topics
         for one in topic.partitions
     }
+
+
+def _named(partitions: Collection[TopicPartition]) -> list[DescribableLogDirTopic]:
+    topics: dict[str, list[int]] = {}
+    for name, index in partitions:
+        topics.setdefault(name, []).append(index)
+    return [DescribableLogDirTopic(topic=name, partitions=some) for name, some in topics.items()]
 
 
 def _conflicts_of(

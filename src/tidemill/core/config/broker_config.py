@@ -193,6 +193,17 @@ class BrokerConfig:
         f"`{RACK_AWARE_SELECTOR}` means the same. A topic can differ: `tidemill.read.from`.",
         choices=("leader", "rack", RACK_AWARE_SELECTOR),
     )
+    replica_lag_time_max_ms: int = option(
+        10_000,
+        key="replica.lag.time.max.ms",
+        dynamic=True,
+        doc="A replica leaves the in-sync set after this long behind the leader, or without "
+        "flushing what it has; with ZooKeeper after two sessions, if these take longer.",
+        scope=Scope.CLUSTER,
+        unit="ms",
+        minimum=1_000,
+        maximum=INT64_MAX,
+    )
     replica_remake_delay_ms: int = option(
         600_000,
         key="replica.remake.delay.ms",

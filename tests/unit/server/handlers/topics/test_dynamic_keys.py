@@ -171,6 +171,13 @@ def _(broker, change):
     assert planned(broker, unbalanced(), after_s=60).moves
 
 
+@changes("replica.lag.time.max.ms")
+def _(broker, change):
+    assert broker.replicas.broker_epochs.lag_s_max == 10.0
+    change(25_000)
+    assert broker.replicas.broker_epochs.lag_s_max == 25.0
+
+
 @changes("replica.remake.delay.ms")
 def _(broker, change):
     image = unbalanced(alive=(0, 2))
