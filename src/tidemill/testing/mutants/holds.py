@@ -76,13 +76,11 @@ def _closed_forgotten(original: Function) -> Function:
     ]
 
 
-@mutant("carried copy ignored", f"{_EVENTS}:_event_of_ours")
+@mutant("carried copy ignored", f"{_REPLAY}:events_of")
 def _carried_ignored(original: Function) -> Function:
-    def event_of_ours(*record: Function) -> HoldEvent | None:
-        event: HoldEvent | None = original(*record)
-        return None if isinstance(event, Carried) else event
-
-    return event_of_ours
+    return lambda batch, header: [
+        one for one in original(batch, header) if not isinstance(one, Carried)
+    ]
 
 
 # --- clocks ---------------------------------------------------------------------------------------
