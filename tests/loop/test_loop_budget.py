@@ -15,6 +15,7 @@ from tests.loop.api_drives import DRIVES
 from tests.loop.background_drives import BACKGROUND
 from tests.loop.callback_ledger import CallbackLedger, DiskUse
 from tests.loop.counted_disk import CountedDisk
+from tests.loop.hold_drives import HOLDING
 from tests.loop.stage import staged, world_of
 from tidemill.core.limits import MIB
 from tidemill.server.handlers import HANDLERS
@@ -59,11 +60,13 @@ def test_S11_no_callback_of_an_api_goes_over_its_budget_of_the_disk(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BACKGROUND)
+@pytest.mark.parametrize("name", [*BACKGROUND, *HOLDING])
 def test_S11_no_callback_of_a_background_loop_goes_over_its_budget_of_the_disk(name):
     ledger = CallbackLedger(BUDGET)
     with ledger.watching():
-        world_of(ledger, log_retention_check_interval_ms=30_000).run(BACKGROUND[name])
+        world_of(ledger, log_retention_check_interval_ms=30_000).run(
+            {**BACKGROUND, **HOLDING}[name]
+        )
     check(name, ledger)
 
 

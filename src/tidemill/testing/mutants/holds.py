@@ -76,13 +76,11 @@ def _closed_forgotten(original: Function) -> Function:
     ]
 
 
-@mutant("carried copy ignored", f"{_EVENTS}:_event_of_ours")
+@mutant("carried copy ignored", f"{_REPLAY}:events_of")
 def _carried_ignored(original: Function) -> Function:
-    def event_of_ours(*record: Function) -> HoldEvent | None:
-        event: HoldEvent | None = original(*record)
-        return None if isinstance(event, Carried) else event
-
-    return event_of_ours
+    return lambda batch, header: [
+        one for one in original(batch, header) if not isinstance(one, Carried)
+    ]
 
 
 # --- clocks ---------------------------------------------------------------------------------------
@@ -106,9 +104,12 @@ def _believed_at_once(_original: Function) -> Function:
 )
 def _back_at_once(original: Function) -> Function:
     def now_ms(believed: BelievedWall, *, wall_ms: int, boot_s: float) -> int:
+        """What the clock lost counts as time that has passed."""
         expected_ms = believed._wall_ms + int((boot_s - believed._boot_s) * 1000)
+        if wall_ms < expected_ms - _ROUNDED_MS // 2:
+            return 2 * expected_ms - wall_ms
         now: int = original(believed, wall_ms=wall_ms, boot_s=boot_s)
-        return now + abs(min(0, wall_ms - expected_ms + _ROUNDED_MS // 2))
+        return now
 
     return now_ms
 
