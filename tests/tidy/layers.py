@@ -184,6 +184,7 @@ ASYNC_SHELLS = (
     "replication/pending_logs.py",
     "coordinators/runtime/shard_loading.py",
     "coordinators/runtime/coordinator_runtime.py",
+    "coordinators/transaction/hanging_transactions.py",
     "coordinators/transaction/transaction_verifier.py",
     "server/",
     "client/",

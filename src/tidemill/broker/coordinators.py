@@ -9,8 +9,9 @@ from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.client.network.peer_links import PeerLinks
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.coordinators.transaction.hanging_transactions import HangingTransactions
 from tidemill.coordinators.transaction.marker_sender import MarkerSender
-from tidemill.coordinators.transaction.marker_writer import MarkedPartition, MarkerWriter
+from tidemill.coordinators.transaction.marker_writer import MarkerWriter
 from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
 from tidemill.coordinators.transaction.transaction_verifier import TransactionVerifier
 from tidemill.core.config.endpoint import Endpoint
@@ -35,7 +36,7 @@ class Coordinators:
         timers: LoopTimers,
         *,
         supervisor: Supervisor,
-        find_partition: Callable[[TopicPartition], MarkedPartition | None],
+        find_partition: Callable[[TopicPartition], Partition | None],
     ) -> None:
         """`find_partition` gives a partition of this broker, for markers."""
 
@@ -76,6 +77,15 @@ class Coordinators:
             self._verifier_links,
             image=image,
             supervisor=supervisor,
+        )
+
+        self.hanging = HangingTransactions(
+            cluster.broker_id,
+            self.transactions,
+            self._verifier_links,
+            self.markers,
+            find=find_partition,
+            image=image,
         )
 
     def loops(self) -> Loops:
