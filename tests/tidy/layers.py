@@ -182,6 +182,7 @@ ASYNC_SHELLS = (
     "upkeep/stray_logs.py",
     "core/loop/loop_watch.py",
     "replication/pending_logs.py",
+    "coordinators/runtime/shard_loader.py",
     "coordinators/runtime/shard_loading.py",
     "coordinators/runtime/coordinator_runtime.py",
     "coordinators/transaction/hanging_transactions.py",
