@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from collections.abc import Sequence
 from contextlib import closing
 from time import monotonic
@@ -16,7 +19,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from tests.support.clients import DEADLINE_S, create_topic, wait_until_decided
-from tidemill.testing.broker_process import BrokerProcess
+from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
@@ -307,6 +310,62 @@ def test_I20_an_answered_commit_survives_a_kill_whatever_the_producer_does_next(
         assert read(broker, topic) == sorted(expected)
 
 
+# --- transactions that hang ----------------------------------------------------------------------
+
+
+def tidemill(
+    broker: BrokerProcess | ClusterProcess, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TIDEMILL, "transaction", *arguments, "--bootstrap", broker.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def abort_at(topic: str, partition: int, start_offset: int) -> list[str]:
+    place = ["--topic", topic, "--partition", str(partition)]
+    return ["abort", *place, "--start-offset", str(start_offset)]
+
+
+def forget_transactions(broker: BrokerProcess) -> None:
+    """The broker comes back without what its transaction coordinator has written."""
+    broker.kill()
+    lost = list(broker.data_dir.rglob("__transaction_state-*"))
+    assert lost
+    for directory in lost:
+        shutil.rmtree(directory)
+    broker.start()
+
+
+def test_T34_a_transaction_that_hangs_is_found_and_aborted(new_broker, topic):
+    broker = new_broker()
+    create_topic(broker.bootstrap, topic, PARTITIONS)
+    before = transactional(broker, new_id())
+    write(before, topic, ["a", "b", "c"])
+    before.commit_transaction(DEADLINE_S)
+    lost = transactional(broker, new_id())
+    write(lost, topic, ["x", "y", "z"])
+    forget_transactions(broker)
+
+    found = json.loads(tidemill(broker, "list", "--hanging", "--json").stdout)
+    assert [(one["topic"], one["partition"]) for one in found] == [
+        (topic, index) for index in range(PARTITIONS)
+    ]
+    for one in found:
+        ran = tidemill(broker, *abort_at(topic, one["partition"], one["first_offset"]))
+        assert ran.returncode == 0, ran.stderr
+        assert f"producer {one['producer_id']}" in ran.stdout
+
+    assert json.loads(tidemill(broker, "list", "--hanging", "--json").stdout) == []
+    after = transactional(broker, new_id())
+    write(after, topic, ["d", "e", "f"])
+    after.commit_transaction(DEADLINE_S)
+    assert read(broker, topic) == list("abcdef")
+
+
 # --- several brokers -----------------------------------------------------------------------------
 
 
@@ -340,3 +399,15 @@ def test_I20_transactions_over_three_brokers_survive_the_death_of_each(cluster, 
                 expected += values
         cluster.kill_broker(round_)
     assert read(cluster, topic) == sorted(expected)
+
+
+def test_S32_a_transaction_that_a_coordinator_knows_is_not_aborted_by_its_place(cluster, topic):
+    """Two of the three leaders at least have to ask another broker."""
+    producer = transactional(cluster, new_id())
+    write(producer, topic, ["a", "b", "c"])
+    for partition in range(PARTITIONS):
+        ran = tidemill(cluster, *abort_at(topic, partition, 0))
+        assert ran.returncode == 1
+        assert "INVALID_TXN_STATE" in ran.stderr
+    producer.commit_transaction(DEADLINE_S)
+    assert read(cluster, topic) == ["a", "b", "c"]

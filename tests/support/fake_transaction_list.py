@@ -14,6 +14,7 @@ from tidemill.wire.generated import (
     find_coordinator,
     init_producer_id,
     list_transactions,
+    write_txn_markers,
 )
 from tidemill.wire.message import Message
 
@@ -38,6 +39,8 @@ class FakeTransactionList:
         self.refusals: list[ErrorCode] = []
         """The error codes that answer the next requests of producers."""
         self.fenced: list[str] = []
+        self.aborted: list[tuple[int, str, int]] = []
+        """Producer, topic and partition of markers that were asked for."""
         for broker in cluster.brokers.values():
             broker.handlers |= _Handlers(self, broker).table()
         self.brokers = cluster.brokers
@@ -59,6 +62,7 @@ class _Handlers:
             ApiKey.DESCRIBE_TRANSACTIONS: self.describe_transactions,
             ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
             ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+            ApiKey.WRITE_TXN_MARKERS: self.write_txn_markers,
         }
 
     def find_coordinator(
@@ -142,3 +146,27 @@ class _Handlers:
         self._all.fenced.append(name)
         self._all.known[name].state = "Empty"
         return init_producer_id.InitProducerIdResponse(producer_id=1)
+
+    def write_txn_markers(
+        self, request: write_txn_markers.WriteTxnMarkersRequest, version: int
+    ) -> Message:
+        (marker,) = request.markers
+        (topic,) = marker.topics
+        (index,) = topic.partition_indexes
+        assert not marker.transaction_result
+        code = self._all.refusals.pop(0) if self._all.refusals else ErrorCode.NONE
+        if code is ErrorCode.NONE:
+            self._all.aborted.append((marker.producer_id, topic.name, index))
+        result = write_txn_markers.WritableTxnMarkerPartitionResult(
+            partition_index=index, error_code=int(code)
+        )
+        answered = write_txn_markers.WritableTxnMarkerTopicResult(
+            name=topic.name, partitions=[result]
+        )
+        return write_txn_markers.WriteTxnMarkersResponse(
+            markers=[
+                write_txn_markers.WritableTxnMarkerResult(
+                    producer_id=marker.producer_id, topics=[answered]
+                )
+            ]
+        )

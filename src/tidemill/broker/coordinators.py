@@ -9,7 +9,7 @@ from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.client.network.peer_links import PeerLinks
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
-from tidemill.coordinators.runtime.partition_writer import MarkedLog
+from tidemill.coordinators.transaction.hanging_transactions import HangingTransactions
 from tidemill.coordinators.transaction.marker_sender import MarkerSender
 from tidemill.coordinators.transaction.marker_writer import MarkerWriter
 from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
@@ -20,6 +20,7 @@ from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, PartitionImage
+from tidemill.replication.leader_log import LeaderLog
 from tidemill.replication.partition import Partition
 
 __all__ = ["Coordinators"]
@@ -36,9 +37,9 @@ class Coordinators:
         timers: LoopTimers,
         *,
         supervisor: Supervisor,
-        find_log: Callable[[TopicPartition], MarkedLog | None],
+        find_log: Callable[[TopicPartition], LeaderLog | None],
     ) -> None:
-        """`find_log` gives the log of a partition of this broker, for markers."""
+        """`find_log` gives the log of a partition of this broker."""
 
         def image() -> MetadataImage:
             return cluster.image
@@ -77,6 +78,14 @@ class Coordinators:
             self._verifier_links,
             image=image,
             supervisor=supervisor,
+        )
+        self.hanging = HangingTransactions(
+            cluster.broker_id,
+            self.transactions,
+            self._verifier_links,
+            self.markers,
+            find=find_log,
+            image=image,
         )
 
     def loops(self) -> Loops:

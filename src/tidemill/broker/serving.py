@@ -78,6 +78,7 @@ def build_services(
         transactions=coordinators.transactions,
         verifier=coordinators.verifier,
         markers=coordinators.markers,
+        hanging=coordinators.hanging,
         marker_sender=coordinators.sender,
         checkpoint=data.housekeeping.write_checkpoint,
         telemetry=telemetry,

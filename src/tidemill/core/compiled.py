@@ -92,6 +92,7 @@ REQUEST_PATH = (
     "tidemill.coordinators.group.registry",
     "tidemill.coordinators.group.shard",
     "tidemill.coordinators.group.group_coordinator",
+    "tidemill.coordinators.runtime.committed_answers",
     "tidemill.coordinators.runtime.hosted_shard",
     "tidemill.coordinators.runtime.open_batch",
     "tidemill.coordinators.runtime.partition_writer",

@@ -208,6 +208,7 @@ class OneBroker:
             transactions=self.transactions,
             verifier=self.coordinators.verifier,
             markers=self.coordinators.markers,
+            hanging=self.coordinators.hanging,
             marker_sender=self.coordinators.sender,
             checkpoint=self._checkpoint,
             telemetry=Telemetry(),

@@ -16,6 +16,7 @@ from tidemill.client.admin.transaction_admin import (
 )
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
+from tidemill.core.ids import TopicPartition
 
 __all__ = ["transaction"]
 
@@ -69,19 +70,47 @@ def describe(name: str, as_json: bool, bootstrap: str) -> None:
 
 
 @transaction.command()
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option("--topic", help="Of a transaction that hangs.")
+@click.option("--partition", type=click.IntRange(0), help="Of a transaction that hangs.")
+@click.option("--start-offset", type=click.IntRange(0), help="FIRST OFFSET of `list --hanging`.")
 @bootstrap_option
-def abort(name: str, bootstrap: str) -> None:
+def abort(
+    name: str | None,
+    topic: str | None,
+    partition: int | None,
+    start_offset: int | None,
+    bootstrap: str,
+) -> None:
     """Abort the open transaction of the transactional id NAME, and fence its producer.
 
     The producer's next request fails; it has to be started again.
-    """
 
+    Without NAME: abort a transaction that hangs in a partition, which no coordinator will end.
+    """
+    if topic is not None and partition is not None and start_offset is not None and name is None:
+        _abort_hanging(TopicPartition(topic, partition), start_offset, bootstrap)
+    elif name is not None and (topic, partition, start_offset) == (None, None, None):
+        _abort_named(name, bootstrap)
+    else:
+        raise click.UsageError("give NAME, or --topic, --partition and --start-offset")
+
+
+def _abort_named(name: str, bootstrap: str) -> None:
     async def work(cluster: ClusterClient) -> None:
         await TransactionAdmin(cluster).abort(name)
 
     run_client(bootstrap, work)
     click.echo(f"aborted the transaction of {escape(name)}")
+
+
+def _abort_hanging(partition: TopicPartition, start_offset: int, bootstrap: str) -> None:
+    async def work(cluster: ClusterClient) -> OpenTransaction:
+        return await TransactionAdmin(cluster).abort_hanging(partition, start_offset)
+
+    ended = run_client(bootstrap, work)
+    producer = f"producer {ended.producer_id}, epoch {ended.producer_epoch}"
+    click.echo(f"aborted the transaction of {producer}, in {escape(str(partition))}")
 
 
 def _list_hanging(bootstrap: str, *, as_json: bool) -> None:

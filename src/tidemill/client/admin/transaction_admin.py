@@ -6,6 +6,7 @@ brokers, because each knows only the ids that it coordinates.
 A transaction *hangs* if a partition has it open and no coordinator knows that: no marker will ever
 end it, and readers of committed records stand still before it. The logs are asked first, then the
 coordinators, then the logs again, so that a transaction that ends meanwhile is not taken for one.
+The partition's leader aborts it on request, after it has asked the coordinators itself.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ from tidemill.wire.generated.init_producer_id import InitProducerIdRequest, Init
 from tidemill.wire.generated.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
+)
+from tidemill.wire.generated.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 __all__ = ["OpenTransaction", "TransactionAdmin", "TransactionDescription", "TransactionSummary"]
@@ -94,6 +101,8 @@ class OpenTransaction:
     first_offset: int
     producer_epoch: int
     last_write_ms: int
+    coordinator_epoch: int
+    """Of the producer's last marker in the log; -1 if it has none."""
 
 
 @final
@@ -199,6 +208,41 @@ class TransactionAdmin:
         still_open = {(one.partition, one.first_offset) for one in await self._open_in(names)}
         return sorted(one for one in suspects if (one.partition, one.first_offset) in still_open)
 
+    async def abort_hanging(self, partition: TopicPartition, first_offset: int) -> OpenTransaction:
+        """Have the transaction aborted that is open in the partition from this offset on.
+
+        KafkaError INVALID_TXN_STATE: there is none, or a coordinator will end it.
+        """
+
+        async def ask() -> OpenTransaction:
+            await self._cluster.refresh([partition.topic])
+            ((leader, _),) = self._by_leader([partition]).items()
+            opened = await self._ask_leader(leader, [partition])
+            for one in opened:
+                if one.first_offset == first_offset:
+                    await self._ask_to_abort(leader, one)
+                    return one
+            detail = f"{partition} has no transaction open that begins at offset {first_offset}"
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, detail)
+
+        return await retry_refusals(ask, _PASSING)
+
+    async def _ask_to_abort(self, leader: int, found: OpenTransaction) -> None:
+        topic, index = found.partition
+        marker = WritableTxnMarker(
+            producer_id=found.producer_id,
+            producer_epoch=found.producer_epoch,
+            transaction_result=False,
+            coordinator_epoch=max(0, found.coordinator_epoch),
+            topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+        response = await self._cluster.ask_broker(leader, request, WriteTxnMarkersResponse)
+        for answered in response.markers:
+            for one in answered.topics:
+                for result in one.partitions:
+                    check(result.error_code, f"the transaction in {found.partition} stays open")
+
     async def _known_to_coordinators(self) -> set[tuple[int, TopicPartition]]:
         """Producers and partitions of all transactions that will still be ended."""
         known: set[tuple[int, TopicPartition]] = set()
@@ -252,6 +296,7 @@ class TransactionAdmin:
                         producer.current_txn_start_offset,
                         producer.producer_epoch,
                         producer.last_timestamp,
+                        producer.coordinator_epoch,
                     )
                     for producer in one.active_producers
                     if producer.current_txn_start_offset != _NONE

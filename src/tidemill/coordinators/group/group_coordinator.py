@@ -77,5 +77,5 @@ class GroupCoordinator(Coordinator[GroupShard]):
     def _config_changed(self) -> None:
         config = self._live.current.groups
         self._limit.groups_max = config.groups_max
-        self.runtime.commit_timeout_s = config.offsets_commit_timeout_ms / 1000
+        self.runtime.answers.commit_timeout_s = config.offsets_commit_timeout_ms / 1000
         self.runtime.tell_shards(lambda shard: shard.config_changed(config))

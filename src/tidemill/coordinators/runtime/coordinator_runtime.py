@@ -49,18 +49,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, NoReturn, TypeVar, final
 
-from tidemill.coordinators.runtime.hosted_shard import (
+from tidemill.coordinators.runtime.committed_answers import (
     CarryOut,
-    HostedShard,
-    PendingEffects,
-    PendingReplies,
-    park,
+    CommittedAnswers,
     refuse_replies,
 )
+from tidemill.coordinators.runtime.hosted_shard import HostedShard
 from tidemill.coordinators.runtime.open_batch import OpenBatch, build_own_batch, record_bytes
 from tidemill.coordinators.runtime.partition_writer import (
     ACKS_ALL,
@@ -68,11 +65,10 @@ from tidemill.coordinators.runtime.partition_writer import (
     PartitionWriter,
     coordinator_error,
 )
-from tidemill.coordinators.runtime.shard import Now, Reply, Result, Shard
-from tidemill.coordinators.runtime.shard_loading import pause_s_after, replay_log
+from tidemill.coordinators.runtime.shard import Now, Result, Shard
+from tidemill.coordinators.runtime.shard_loader import ShardLoader
 from tidemill.core.clock import Clock
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, TidemillError
-from tidemill.core.logs import RateLimit
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
@@ -110,24 +106,27 @@ class CoordinatorRuntime(Generic[S]):
         self._make_shard = make_shard
         self._clock = clock
         self._timers = timers
-        self._disk = disk
         self._image = image
-        self.commit_timeout_s = commit_timeout_s
-        self._carry_out = carry_out
+        self.answers = CommittedAnswers(
+            timers, commit_timeout_s=commit_timeout_s, carry_out=carry_out
+        )
         self._hosted: dict[int, HostedShard[S]] = {}
         """By partition number; bounded by the partitions of the topic."""
-        self._to_load: deque[tuple[HostedShard[S], MetadataImage]] = deque()
-        self._load_log = RateLimit()
-        """Failed loads: at most one log line per partition and minute."""
-        self._wakeup = asyncio.Event()
+        self._loader = ShardLoader(
+            name,
+            clock=clock,
+            timers=timers,
+            disk=disk,
+            is_hosted=self._is_hosted,
+            loaded=self._start_serving,
+            load_again=self._load_again,
+        )
         self._opened: list[HostedShard[S]] = []
         """Shards that opened a batch in this turn; some may have appended it already."""
         self._written: list[tuple[HostedShard[S], OpenBatch, int]] = []
         """Batches appended in this turn, with the offset behind them."""
         self._turn_now = Now(0, 0)
         """When the first batch of this turn was opened, or a deadline of the turn passed since."""
-        self._broken: Exception | None = None
-        """A bug that an append at the end of a turn ran into; `run` raises it."""
 
     # --- ownership -------------------------------------------------------------------------------
 
@@ -185,56 +184,22 @@ class CoordinatorRuntime(Generic[S]):
         if partition.log.log_start_offset == partition.log.log_end_offset:
             self._start_serving(hosted, image)
         else:
-            self._to_load.append((hosted, image))
-            self._wakeup.set()
+            self._loader.add(hosted, image)
 
     async def run(self) -> None:
         """Load partitions one after the other, until cancelled; raises if the runtime is broken."""
-        while True:
-            await self._wakeup.wait()
-            self._wakeup.clear()
-            if self._broken is not None:
-                raise self._broken
-            while self._to_load:
-                await self._load(*self._to_load.popleft())
+        await self._loader.run()
 
-    async def _load(self, hosted: HostedShard[S], image: MetadataImage) -> None:
-        def is_wanted() -> bool:
-            return self._hosted.get(hosted.index) is hosted
+    def _load_again(self, hosted: HostedShard[S], failures: int) -> None:
+        self._start_load(
+            hosted.index,
+            hosted.partition,
+            appends_before_replay=hosted.appends_before_replay,
+            failures=failures,
+        )
 
-        try:
-            count = await replay_log(
-                hosted.partition, hosted.shard, self._disk, is_wanted=is_wanted
-            )
-        except TidemillError as error:
-            if is_wanted():
-                self._retry_load(hosted, error)
-            return
-        if is_wanted():
-            log.info("%s-%d loaded: %d records", self._name, hosted.index, count)
-            self._start_serving(hosted, image)
-
-    def _retry_load(self, hosted: HostedShard[S], error: TidemillError) -> None:
-        """Load the partition again after a pause; until then it is refused as loading."""
-        hosted.shard.resign()  # what it has replayed no longer counts against any limit
-        failures = hosted.load_failures + 1
-        pause_s = pause_s_after(failures)
-        now = self._clock.monotonic()
-        name = f"{self._name}-{hosted.index}"
-        if self._load_log.allows(name, now):
-            text = "%s cannot be loaded (attempt %d, the next in %.1f s): %s"
-            log.error(text, name, failures, pause_s, error)
-
-        def load_again() -> None:
-            self._start_load(
-                hosted.index,
-                hosted.partition,
-                appends_before_replay=hosted.appends_before_replay,
-                failures=failures,
-            )
-
-        retry_ms = int((now + pause_s) * 1000)
-        hosted.timer = retry_ms, self._timers.add_after(pause_s, load_again)
+    def _is_hosted(self, hosted: HostedShard[S]) -> bool:
+        return self._hosted.get(hosted.index) is hosted
 
     def _start_serving(self, hosted: HostedShard[S], image: MetadataImage) -> None:
         """The shard has replayed the whole log: serve requests, from the newest image on."""
@@ -247,7 +212,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _reload(self, hosted: HostedShard[S]) -> None:
         """The shard holds state that could not be appended: load it again from the log."""
-        if self._hosted.get(hosted.index) is hosted:
+        if self._is_hosted(hosted):
             self.resign(hosted.index)
             self._start_load(hosted.index, hosted.partition, appends_before_replay=True)
 
@@ -276,7 +241,7 @@ class CoordinatorRuntime(Generic[S]):
         """Run an operation that changes nothing; its answer shows only committed state."""
         hosted = self._find(index)
         result = Result(operation(hosted.shard, self._now()))
-        return self._answer(hosted, result, refuse)
+        return self.answers.answer(hosted, result, refuse)
 
     def metadata_changed(self, delta: Delta) -> None:
         """Tell every loaded shard; one that is still loading catches up when it is loaded."""
@@ -319,8 +284,8 @@ class CoordinatorRuntime(Generic[S]):
         if result.records:
             self._replay_and_log(hosted, result, now)
         if result.effects:
-            self._plan_effects(hosted, result.effects)
-        return self._answer(hosted, result, refuse)
+            self.answers.plan_effects(hosted, result.effects)
+        return self.answers.answer(hosted, result, refuse)
 
     def _replay_and_log(self, hosted: HostedShard[S], result: Result[Any], now: Now) -> None:
         """Replay the records, and put them into the open batch or the log: all of them or none."""
@@ -394,8 +359,8 @@ class CoordinatorRuntime(Generic[S]):
         written, self._written = self._written, []
         for hosted, batch, offset in written:
             if batch.effects:
-                self._carry_out_when_committed(hosted, batch.effects, offset)
-            self._answer_when_committed(hosted, batch.replies, offset)
+                self.answers.carry_out_when_committed(hosted, batch.effects, offset)
+            self.answers.answer_when_committed(hosted, batch.replies, offset)
         for hosted in opened:
             self._maybe_schedule_expiry(hosted)
 
@@ -405,8 +370,7 @@ class CoordinatorRuntime(Generic[S]):
         except (KafkaError, StorageFault) as error:
             log.warning("%s-%d: %s", self._name, hosted.index, error)
         except Exception as broken:  # noqa: BLE001 - no caller to tell: `run` raises it
-            self._broken = broken
-            self._wakeup.set()
+            self._loader.fail(broken)
 
     def _append_open_batch(self, hosted: HostedShard[S], batch: OpenBatch) -> None:
         """Append the open batch; if the log refuses it, refuse its replies and raise.
@@ -422,48 +386,6 @@ class CoordinatorRuntime(Generic[S]):
             raise
         hosted.appended_offset = appended.next_offset
         self._written.append((hosted, batch, appended.next_offset))
-
-    # --- answers ---------------------------------------------------------------------------------
-
-    def _answer(
-        self, hosted: HostedShard[S], result: Result[R], refuse: Callable[[ErrorCode], R]
-    ) -> R | Deferred[R]:
-        batch = hosted.open_batch
-        if batch is not None:
-            return park(batch.replies, result, refuse)
-        if hosted.acknowledged_offset < hosted.appended_offset:
-            replies: list[Reply] = []
-            answer = park(replies, result, refuse)
-            self._answer_when_committed(hosted, replies, hosted.appended_offset)
-            return answer
-        for parked, reply in result.replies:
-            parked.resolve(reply)
-        return result.response
-
-    def _answer_when_committed(
-        self, hosted: HostedShard[S], replies: list[Reply], offset: int
-    ) -> None:
-        pending = PendingReplies(hosted, replies, offset)
-        waiter = hosted.partition.as_leader.wait_acknowledged(offset, pending.settle)
-        if not waiter.settled:
-            pending.timer = self._timers.add_after(
-                self.commit_timeout_s, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
-            )
-
-    # --- effects ---------------------------------------------------------------------------------
-
-    def _plan_effects(self, hosted: HostedShard[S], effects: Sequence[Any]) -> None:
-        """Have effects carried out when everything that the shard knows is committed."""
-        if hosted.open_batch is not None:
-            hosted.open_batch.effects += effects
-        else:
-            self._carry_out_when_committed(hosted, effects, hosted.appended_offset)
-
-    def _carry_out_when_committed(
-        self, hosted: HostedShard[S], effects: Sequence[Any], offset: int
-    ) -> None:
-        pending = PendingEffects(hosted, effects, self._carry_out)
-        hosted.partition.as_leader.wait_acknowledged(offset, pending.settle)
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -492,7 +414,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _maybe_schedule_expiry(self, hosted: HostedShard[S]) -> None:
         """After work that may have dropped the shard: a dropped one has no deadlines."""
-        if self._hosted.get(hosted.index) is hosted:
+        if self._is_hosted(hosted):
             self._schedule_expiry(hosted)
 
     def _schedule_expiry(self, hosted: HostedShard[S]) -> None:
@@ -534,5 +456,5 @@ class CoordinatorRuntime(Generic[S]):
             self._commit(hosted, operation(), lambda _code: None, now)
         except KafkaError as error:
             log.warning("%s-%d: %s", self._name, hosted.index, error)
-            if self._hosted.get(hosted.index) is hosted:
+            if self._is_hosted(hosted):
                 self._reload(hosted)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+from tidemill.coordinators.runtime.committed_answers import CarryOut
 from tidemill.coordinators.runtime.coordinator import Coordinator
 from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
-from tidemill.coordinators.runtime.hosted_shard import CarryOut
 from tidemill.coordinators.transaction.shard import TransactionLimit, TransactionShard
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
@@ -53,5 +53,5 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
     def _config_changed(self) -> None:
         config = self._live.current
         self._limit.ids_max = config.transactions.transactional_ids_max
-        self.runtime.commit_timeout_s = config.groups.offsets_commit_timeout_ms / 1000
+        self.runtime.answers.commit_timeout_s = config.groups.offsets_commit_timeout_ms / 1000
         self.runtime.tell_shards(lambda shard: shard.config_changed(config.transactions))

@@ -163,19 +163,19 @@ class _Columns:
             raise ValueError(f"{len(self._ids)} bytes of ids, {ids_bytes} were written")
 
     def id_of(self, row: int) -> bytes | None:
-        if not self._has_ids:
-            return None
+        return (self._id_bytes(row) or None) if self._has_ids else None
+
+    def _id_bytes(self, row: int) -> bytes:
         start = self._id_end[row - 1] if row else 0
-        return bytes(self._ids[start : self._id_end[row]]) or None
+        return bytes(self._ids[start : self._id_end[row]])
 
     def rows_of_id(self, message_id: bytes) -> Sequence[int]:
         wanted = crc32(message_id)
         low = bisect_left(self._id_hash, wanted)
         high = bisect_right(self._id_hash, wanted, low)
-        first = bisect_left(self._by_id, message_id, low, high, key=self.id_of)
-        return self._by_id[
-            first : bisect_right(self._by_id, message_id, first, high, key=self.id_of)
-        ]
+        first = bisect_left(self._by_id, message_id, low, high, key=self._id_bytes)
+        end = bisect_right(self._by_id, message_id, first, high, key=self._id_bytes)
+        return self._by_id[first:end]
 
     def _column(self, code: str, count: int) -> memoryview:
         size = count * array(code).itemsize

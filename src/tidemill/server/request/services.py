@@ -14,6 +14,7 @@ from typing import Protocol, final
 
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.coordinators.transaction.hanging_transactions import HangingTransactions
 from tidemill.coordinators.transaction.marker_sender import MarkerSender
 from tidemill.coordinators.transaction.marker_writer import MarkerWriter
 from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
@@ -123,6 +124,7 @@ class TransactionServices(TopicServices, Protocol):
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
     markers: MarkerWriter
+    hanging: HangingTransactions
     producer_ids: ProducerIds
 
 
@@ -153,6 +155,7 @@ class Services:
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
     markers: MarkerWriter
+    hanging: HangingTransactions
     marker_sender: MarkerSender
     checkpoint: Callable[[], Awaitable[None]]
     telemetry: Telemetry

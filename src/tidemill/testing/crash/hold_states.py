@@ -111,6 +111,10 @@ class _LedPartition:
     def check_writable(self, _acks: int) -> None:
         return
 
+    @property
+    def as_leader(self) -> _LedPartition:
+        return self
+
     def append_ours(self, batch: bytearray, *, now_ms: int) -> object:
         return self._append(batch)
 
@@ -356,13 +360,14 @@ def _replayed(
     now = held.clock
     clock = ManualClock(wall_ms=now.wall_ms() + later_ms, monotonic=now.monotonic())
     again = _Holding(disk, log, clock)
-    append, holds = again.holds.partition.append_ours, again.holds
+    holds, leader = again.holds, again.holds.partition.as_leader
+    append = leader.append_ours
 
     def append_and_fold(batch: bytearray, *, now_ms: int) -> None:
         append(batch, now_ms=now_ms)
         holds.appended(memoryview(batch), read_header(batch))
 
-    again.holds.partition.append_ours = append_and_fold  # type: ignore[method-assign]
+    leader.append_ours = append_and_fold  # type: ignore[method-assign]
     drive(again.releaser.replay_wanted())
     _require(again.holds.is_whole, "the holds cannot be read")
     return again

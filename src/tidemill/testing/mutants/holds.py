@@ -126,7 +126,7 @@ def _not_asked_again(_original: Function) -> Function:
         batch: bytearray,
         now_ms: int,
     ) -> bool:
-        holds.partition.append_ours(batch, now_ms=now_ms)
+        holds.partition.as_leader.append_ours(batch, now_ms=now_ms)
         return True
 
     return append

@@ -7,6 +7,7 @@ import pytest
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_transaction_list import FakeTransactionList
 from tests.unit.cli.invoke import tidemill
+from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 
 FIRST = TopicPartition("orders", 0)
@@ -72,3 +73,38 @@ def test_hanging_transactions_are_named_by_partition_and_producer(world):
     assert ran.output.splitlines()[1].split()[:4] == ["orders", "0", "99", "0"]
     (facts,) = json.loads(world.tidemill("list", "--hanging", "--json").output)
     assert (facts["topic"], facts["producer_id"], facts["first_offset"]) == ("orders", 99, 5)
+
+
+HANGING = ("--topic", "orders", "--partition", "0", "--start-offset", "5")
+
+
+def test_a_transaction_that_hangs_is_aborted_by_its_place(world):
+    world.transactions.open = [{FIRST: [99]}]
+    world.transactions.refusals = [ErrorCode.COORDINATOR_NOT_AVAILABLE]  # it passes
+    ran = world.tidemill("abort", *HANGING)
+    assert ran.exit_code == 0
+    assert "producer 99, epoch 0" in ran.output
+    assert world.transactions.aborted == [(99, "orders", 0)]
+
+
+def test_a_transaction_that_a_coordinator_will_end_stays_open(world):
+    world.transactions.open = [{FIRST: [7]}]
+    world.transactions.refusals = [ErrorCode.INVALID_TXN_STATE]
+    ran = world.tidemill("abort", *HANGING)
+    assert ran.exit_code == 1
+    assert "stays open" in ran.stderr
+
+
+def test_an_abort_at_an_offset_where_none_begins_says_so(world):
+    world.transactions.open = [{FIRST: [99]}]
+    ran = world.tidemill("abort", *HANGING[:-1], "6")
+    assert ran.exit_code == 1
+    assert "begins at offset 6" in ran.stderr
+    assert world.transactions.aborted == []
+
+
+@pytest.mark.parametrize("arguments", [(), HANGING[:4], ("pay", *HANGING)])
+def test_an_abort_names_an_id_or_a_place(world, arguments):
+    ran = world.tidemill("abort", *arguments)
+    assert ran.exit_code == 2
+    assert "--start-offset" in ran.stderr

@@ -2,9 +2,12 @@
 
 v2 the version of transactions that the producer uses.
 
-Only brokers may ask: a marker of a stranger would commit or hide the records of others. A marker
-that comes twice changes nothing, one with an older epoch is refused. The answer leaves when every
-marker is acknowledged with acks=all, or has not been for too long.
+A marker that comes twice changes nothing, one with an older epoch is refused. The answer leaves
+when every marker is acknowledged with acks=all, or has not been for too long.
+
+Only brokers may ask for any marker: one of a stranger would commit or hide the records of others.
+An administrator may have one transaction aborted in one partition, if it hangs there (KIP-664,
+KIP-1037; `HangingTransactions`).
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from tidemill.coordinators.transaction.decisions import EPOCH_PER_TRANSACTION
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.deferred import Deferred
+from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import TransactionContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.joined_answers import answer_each
@@ -41,6 +45,9 @@ class _Wanted(NamedTuple):
 
 
 def handle(context: TransactionContext, request: WriteTxnMarkersRequest) -> Answer:
+    if not context.peer.is_internal:
+        context.require(Operation.ALTER, cluster())
+        return _abort_hanging(context, request, _only_abort(request))
     context.require_broker()
 
     def write(one: _Wanted) -> ErrorCode | Deferred[ErrorCode]:
@@ -53,6 +60,38 @@ def handle(context: TransactionContext, request: WriteTxnMarkersRequest) -> Answ
         lambda _one, error: error.code,
         lambda codes: _response(request, codes),
     )
+
+
+# --- administrators ------------------------------------------------------------------------------
+
+
+def _only_abort(request: WriteTxnMarkersRequest) -> _Wanted:
+    """What an administrator may ask for. KafkaError: it is more than that."""
+    wanted = [_Wanted(_marker(entry), name) for entry in request.markers for name in _names(entry)]
+    if any(one.marker.is_commit for one in wanted):
+        detail = "only the coordinator of a transaction may commit it"
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, detail)
+    if len(wanted) != 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "one transaction in one partition at a time")
+    return wanted[0]
+
+
+async def _abort_hanging(
+    context: TransactionContext, request: WriteTxnMarkersRequest, wanted: _Wanted
+) -> WriteTxnMarkersResponse:
+    marker = wanted.marker
+    try:
+        code = await context.services.hanging.abort(
+            wanted.partition, marker.producer, coordinator_epoch=marker.coordinator_epoch
+        )
+    except KafkaError as error:
+        code = error.code
+    if code is not ErrorCode.NONE:
+        context.services.telemetry.count_error(code)
+    return _response(request, [code])
+
+
+# --- messages ------------------------------------------------------------------------------------
 
 
 def _marker(entry: WritableTxnMarker) -> Marker:
@@ -102,5 +141,4 @@ HANDLER = Handler(
     versions=(1, 2),
     handle=handle,
     refuse=_refuse,
-    is_internal=True,
 )

@@ -81,6 +81,7 @@ def test_share_groups_are_not_advertised_until_they_work(broker):
     assert ApiKey.SHARE_FETCH not in _ranges(broker)
 
 
-def test_markers_are_for_brokers_and_not_advertised(broker):
-    assert ApiKey.WRITE_TXN_MARKERS not in _ranges(broker)
+def test_apis_of_brokers_are_not_advertised_and_markers_are_for_administrators_too(broker):
+    assert ApiKey.ALTER_PARTITION not in _ranges(broker)
+    assert _ranges(broker)[ApiKey.WRITE_TXN_MARKERS] == (1, 2)
     assert _ranges(broker)[ApiKey.END_TXN] == (0, 5)

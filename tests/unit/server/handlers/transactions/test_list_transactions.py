@@ -9,6 +9,7 @@ import pytest
 from tests.support.transaction_desk import TransactionDesk
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.server.handlers.transactions import list_transactions
+from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.list_transactions import ListTransactionsRequest
 
 
@@ -27,12 +28,16 @@ def desk():
     return made
 
 
-def listed(run, desk, **filters):
+def listed(run, desk, *, by_broker=False, denied=(), **filters):
     services = SimpleNamespace(
         transactions=SimpleNamespace(is_loading=False, shards=lambda: [desk.shard]),
         clock=SimpleNamespace(wall_ms=lambda: desk.now.wall_ms),
     )
-    context = SimpleNamespace(services=services, allows=lambda _operation, _resource: True)
+    context = SimpleNamespace(
+        services=services,
+        peer=SimpleNamespace(is_internal=by_broker),
+        allows=lambda operation, _resource: operation not in denied,
+    )
 
     async def ask():
         return await list_transactions.handle(context, ListTransactionsRequest(**filters))
@@ -49,6 +54,13 @@ def test_a_request_may_name_states(run, desk):
     desk.add(desk.init(transactional_id="c"), "t-0", transactional_id="c")
     assert listed(run, desk, state_filters=Filters(["Ongoing", "Dead"])) == ["c"]
     assert listed(run, desk) == ["a", "b", "c"]
+
+
+def test_a_client_sees_the_ids_that_it_may_describe_and_a_broker_all(run, desk):
+    hidden = [Operation.DESCRIBE]
+    assert listed(run, desk, denied=hidden) == []
+    assert listed(run, desk, denied=hidden, by_broker=True) == ["a", "b", "c"]
+    assert listed(run, desk, denied=[*hidden, Operation.CLUSTER_ACTION], by_broker=True) == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.unit.server.transaction_requests import (
     offsets_partition,
 )
 from tidemill.core.errors import ErrorCode
+from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -56,6 +57,52 @@ def test_S32_markers_of_strangers_are_refused(broker, producer, monkeypatch):
     producer.append("orders", 0)
     monkeypatch.setattr(Peer, "is_internal", False)
     assert mark(broker, producer) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    assert is_open(broker, "orders")
+
+
+def test_S32_strangers_cannot_abort_what_a_coordinator_has_open(broker, producer, monkeypatch):
+    producer.append("orders", 0)
+    monkeypatch.setattr(Peer, "is_internal", False)
+    assert mark(broker, producer, is_commit=False) == [ErrorCode.INVALID_TXN_STATE]
+    assert is_open(broker, "orders")
+
+
+@pytest.fixture
+def hanging(broker, producer, monkeypatch):
+    """A producer whose coordinator has forgotten that its transaction is open."""
+    producer.append("orders", 0)
+    (shard,) = [one for one in broker.transactions.shards() if list(one.transactions())]
+    monkeypatch.setattr(shard, "transactions", lambda: iter(()))
+    monkeypatch.setattr(Peer, "is_internal", False)
+    return producer
+
+
+def test_an_administrator_may_abort_what_no_coordinator_knows(broker, hanging):
+    assert mark(broker, hanging, is_commit=False) == [ErrorCode.NONE]
+    assert not is_open(broker, "orders")
+
+
+def test_S32_a_stranger_may_commit_nothing_though_it_hangs(broker, hanging):
+    assert mark(broker, hanging) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    assert is_open(broker, "orders")
+
+
+def test_S32_aborting_what_hangs_needs_the_right_to_alter_the_cluster(broker, hanging):
+    broker.permissions.deny(Operation.ALTER)
+    assert mark(broker, hanging, is_commit=False) == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
+    assert is_open(broker, "orders")
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_only_the_epoch_that_hangs_is_aborted(broker, hanging, epoch):
+    epoch += hanging.name.epoch - 1
+    assert mark(broker, hanging, is_commit=False, epoch=epoch) == [ErrorCode.INVALID_TXN_STATE]
+    assert is_open(broker, "orders")
+
+
+def test_an_administrator_aborts_one_transaction_at_a_time(broker, hanging):
+    codes = mark(broker, hanging, "orders", 0, 1, is_commit=False)
+    assert codes == [ErrorCode.INVALID_REQUEST] * 2
     assert is_open(broker, "orders")
 
 
