@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 __all__ = [
     "LAG_S_MAX",
@@ -26,10 +26,10 @@ __all__ = [
     "kept",
 ]
 
-UNKNOWN_OFFSET = -1
-NEVER = float("-inf")
-FOREVER = float("inf")
-LAG_S_MAX = 10.0
+UNKNOWN_OFFSET: Final = -1
+NEVER: Final = float("-inf")
+FOREVER: Final = float("inf")
+LAG_S_MAX: Final = 10.0
 """replica.lag.time.max.ms: at least two sessions, so that a leader that was moved away knows it
 before it leaves the in-sync set."""
 

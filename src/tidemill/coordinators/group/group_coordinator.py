@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TypeVar, final
+from typing import Final, TypeVar, final
 
 from tidemill.coordinators.group.offsets.pending_offsets import Verification
 from tidemill.coordinators.group.re2_matcher import Re2Matcher
@@ -30,7 +30,7 @@ __all__ = ["GroupCoordinator", "java_hash"]
 
 R = TypeVar("R")
 
-_HASHES_MAX = 10_000
+_HASHES_MAX: Final = 10_000
 """Cached hashes; computing one takes about a microsecond for a name of ten letters."""
 
 

@@ -51,7 +51,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NoReturn, TypeVar, final
+from typing import Any, Final, Generic, NoReturn, TypeVar, final
 
 from tidemill.coordinators.runtime.hosted_shard import (
     CarryOut,
@@ -82,7 +82,7 @@ __all__ = ["CoordinatorRuntime"]
 
 log = logging.getLogger(__name__)
 
-NO_LEASE_PAUSE_MS = 500
+NO_LEASE_PAUSE_MS: Final = 500
 """Until deadlines that passed while the partition could not act are looked at again."""
 
 S = TypeVar("S", bound=Shard)
