@@ -33,9 +33,11 @@ def _repair(cluster: ClusterProcess, *arguments: str) -> str:
 def _describe_refusal(cluster: ClusterProcess) -> str:
     """What describe says once the replica that refuses is out of sync."""
     deadline = monotonic() + DEADLINE_S
-    while "refuses to follow" not in (shown := _run(cluster, "describe")):
+    while True:
+        shown = printed_by(cluster.bootstrap, "cluster", "describe")
+        if "refuses to follow" in shown:
+            return shown
         assert monotonic() < deadline, shown
-    return shown
 
 
 def _wait_led(cluster: ClusterProcess, topic: str) -> None:

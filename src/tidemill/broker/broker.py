@@ -27,7 +27,8 @@ from tidemill.broker.seams import Seams
 from tidemill.broker.serving import Serving, build_services
 from tidemill.broker.store_choice import open_store
 from tidemill.core.clock import Clock, SystemClock
-from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan, Endpoint
+from tidemill.core.config.broker_config import BrokerConfig, Endpoint
+from tidemill.core.config.descriptor_plan import DescriptorPlan, plan_descriptors
 from tidemill.core.config.keys import INT32_MAX
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.core.loop.event_loop import report_broken_invariants
@@ -78,7 +79,7 @@ class Broker:
         if not __debug__:
             raise UserError("tidemill does not run under python -O: its assertions guard your data")
         self._descriptors = (
-            config.descriptor_plan(descriptors_max)
+            plan_descriptors(descriptors_max, files_max=config.file_descriptors_max)
             if descriptors_max is not None
             else DescriptorPlan(INT32_MAX, INT32_MAX, config.file_descriptors_max)
         )

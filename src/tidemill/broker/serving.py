@@ -18,7 +18,8 @@ from tidemill.broker.data_plane import DataPlane
 from tidemill.broker.seams import Seams
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.byte_rate import ByteRate
-from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.descriptor_plan import DescriptorPlan
 from tidemill.core.limits import INTERNAL_DRAIN_DEADLINE_S, UPSTREAM_CONNECTIONS_MAX
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers

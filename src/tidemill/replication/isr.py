@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 __all__ = [
     "NEVER",
@@ -25,9 +25,9 @@ __all__ = [
     "kept",
 ]
 
-UNKNOWN_OFFSET = -1
-NEVER = float("-inf")
-FOREVER = float("inf")
+UNKNOWN_OFFSET: Final = -1
+NEVER: Final = float("-inf")
+FOREVER: Final = float("inf")
 
 
 @final

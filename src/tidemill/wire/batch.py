@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from struct import Struct
-from typing import Literal, final
+from typing import Final, Literal, final
 
 from crc32c import crc32c
 
@@ -56,7 +56,7 @@ __all__ = [
     "write_header",
 ]
 
-HEADER = Struct(
+HEADER: Final = Struct(
     ">"
     "q"  # base_offset: of the first record
     "i"  # batch_length: bytes after this field
@@ -72,37 +72,37 @@ HEADER = Struct(
     "i"  # base_sequence: of the first record
     "i"  # record_count
 )
-HEADER_BYTES = HEADER.size
-LOG_OVERHEAD_BYTES = 12
+HEADER_BYTES: Final = HEADER.size
+LOG_OVERHEAD_BYTES: Final = 12
 """base_offset and batch_length, which `batch_length` does not count."""
 
-NO_TIMESTAMP = -1
-NO_PRODUCER_ID = -1
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
 
-MAGIC = 2
-MAGIC_AT = 16
-_CRC_AT = 17
-ATTRIBUTES_AT = 21
-_MAX_TIMESTAMP_AT = 35
-_OFFSET = Struct(">q")
-_LEADER_EPOCH_AT = 12
-_LEADER_EPOCH = Struct(">i")
-_CRC = Struct(">I")
-_CRC_TO_COME = 0
-_ATTRIBUTES = Struct(">h")
-_TIMESTAMP = Struct(">q")
-_BATCH_LENGTH_AT = 8
-_BATCH_LENGTH = Struct(">i")
+MAGIC: Final = 2
+MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+_MAX_TIMESTAMP_AT: Final = 35
+_OFFSET: Final = Struct(">q")
+_LEADER_EPOCH_AT: Final = 12
+_LEADER_EPOCH: Final = Struct(">i")
+_CRC: Final = Struct(">I")
+_CRC_TO_COME: Final = 0
+_ATTRIBUTES: Final = Struct(">h")
+_TIMESTAMP: Final = Struct(">q")
+_BATCH_LENGTH_AT: Final = 8
+_BATCH_LENGTH: Final = Struct(">i")
 
-CODEC_MASK = 0x07
-LOG_APPEND_TIME = 0x08
-TRANSACTIONAL = 0x10
-CONTROL = 0x20
-_HAS_HORIZON = 0x40
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+_HAS_HORIZON: Final = 0x40
 
-_SEQUENCES = 1 << 31
+_SEQUENCES: Final = 1 << 31
 
 
 @final

@@ -9,7 +9,7 @@ huge frame and sends nothing costs four bytes (S2).
 from __future__ import annotations
 
 from struct import Struct
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import ProtocolViolation
 from tidemill.wire.headers import REQUEST_HEADER_BYTES_MIN
@@ -17,14 +17,14 @@ from tidemill.wire.primitives import Buffer
 
 __all__ = ["FRAME_LENGTH_BYTES", "FrameDecoder", "encode_frame", "parse_frame_length"]
 
-_LENGTH = Struct(">i")
-FRAME_LENGTH_BYTES = _LENGTH.size
+_LENGTH: Final = Struct(">i")
+FRAME_LENGTH_BYTES: Final = _LENGTH.size
 
-_HTTP_STARTS = frozenset(
+_HTTP_STARTS: Final = frozenset(
     {b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ",
      b"HTTP"}
 )  # fmt: skip
-_TLS_HANDSHAKE = b"\x16\x03"
+_TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 def parse_frame_length(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import ProtocolViolation
 from tidemill.wire.api_keys import API_SPECS, ApiSpec
@@ -32,13 +32,13 @@ __all__ = [
     "parse_response_header",
 ]
 
-_REQUEST_HEAD = Struct(">hhih")
-_REQUEST_PREFIX = Struct(">ihhi")
-_RESPONSE_PREFIX = Struct(">ii")
-_FRAME_LENGTH = Struct(">i")
+_REQUEST_HEAD: Final = Struct(">hhih")
+_REQUEST_PREFIX: Final = Struct(">ihhi")
+_RESPONSE_PREFIX: Final = Struct(">ii")
+_FRAME_LENGTH: Final = Struct(">i")
 
-REQUEST_HEADER_BYTES_MIN = _REQUEST_HEAD.size
-RESPONSE_HEADER_BYTES_MIN = 4
+REQUEST_HEADER_BYTES_MIN: Final = _REQUEST_HEAD.size
+RESPONSE_HEADER_BYTES_MIN: Final = 4
 
 
 class UnsupportedVersion(ProtocolViolation):

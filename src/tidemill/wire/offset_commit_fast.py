@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError
+from typing import Final
 
 from tidemill.core.ids import ZERO_UUID
 from tidemill.wire.generated.offset_commit import (
@@ -25,19 +26,23 @@ from tidemill.wire.primitives import uuid_of
 
 __all__ = ["try_encode_response", "try_read_request"]
 
-FIRST_FLEXIBLE = 8
-FIRST_WITH_TOPIC_IDS = 10
+FIRST_FLEXIBLE: Final = 8
+FIRST_WITH_TOPIC_IDS: Final = 10
 
-_ONE = 2  # a compact array's count is stored plus one
-_SHORT = 0x80  # lengths below take one byte
-_BODY_BYTES_MAX = 4096  # more than this shape takes
-_NO_TAGS_TWICE = b"\0\0"
+_ONE: Final = 2  # a compact array's count is stored plus one
+_SHORT: Final = 0x80  # lengths below take one byte
+_BODY_BYTES_MAX: Final = 4096  # more than this shape takes
+_NO_TAGS_TWICE: Final = b"\0\0"
 
-_GENERATION = Struct(">i")
-_PARTITION = Struct(">iqiBB")  # index, offset, leader epoch, metadata (0: null, 1: empty), tags
-_ANSWER_HEAD = Struct(">iiBiB")  # frame length, correlation id, tags, throttle time, topics
-_ANSWER_PARTITION = Struct(">ihB")  # index, error code, tags
-_ANSWER_ONE = Struct(">Bihxxx")  # the only partition: count, index, error code, three tag sections
+_GENERATION: Final = Struct(">i")
+_PARTITION: Final = Struct(
+    ">iqiBB"  # index, offset, leader epoch, metadata (0: null, 1: empty), tags
+)
+_ANSWER_HEAD: Final = Struct(">iiBiB")  # frame length, correlation id, tags, throttle time, topics
+_ANSWER_PARTITION: Final = Struct(">ihB")  # index, error code, tags
+_ANSWER_ONE: Final = Struct(
+    ">Bihxxx"  # the only partition: count, index, error code, three tag sections
+)
 
 
 def try_read_request(frame: memoryview, position: int, version: int) -> OffsetCommitRequest | None:

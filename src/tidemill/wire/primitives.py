@@ -21,7 +21,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from struct import Struct
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 from uuid import UUID
 
 from tidemill.core.errors import ProtocolViolation
@@ -31,16 +31,16 @@ __all__ = ["Buffer", "Reader", "Writer", "uuid_of"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-_INT8 = Struct(">b")
-_INT16 = Struct(">h")
-_INT32 = Struct(">i")
-_INT64 = Struct(">q")
-_UINT16 = Struct(">H")
-_UINT32 = Struct(">I")
-_FLOAT64 = Struct(">d")
-_BOOL = Struct(">?")
+_INT8: Final = Struct(">b")
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
+_UINT16: Final = Struct(">H")
+_UINT32: Final = Struct(">I")
+_FLOAT64: Final = Struct(">d")
+_BOOL: Final = Struct(">?")
 
-_INT_BYTES = {"b": 1, "h": 2, "i": 4, "q": 8}
+_INT_BYTES: Final = {"b": 1, "h": 2, "i": 4, "q": 8}
 
 
 @lru_cache(maxsize=1024)

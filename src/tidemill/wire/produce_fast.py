@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError
+from typing import Final
 from uuid import UUID
 
 from tidemill.core.ids import ZERO_UUID
@@ -32,26 +33,30 @@ from tidemill.wire.primitives import uuid_of
 
 __all__ = ["try_encode_response", "try_read_request"]
 
-FIRST_KNOWN = 5
-FIRST_WITH_RECORD_ERRORS = 8
-FIRST_COMPACT = 9
-FIRST_WITH_TOPIC_IDS = 13
+FIRST_KNOWN: Final = 5
+FIRST_WITH_RECORD_ERRORS: Final = 8
+FIRST_COMPACT: Final = 9
+FIRST_WITH_TOPIC_IDS: Final = 13
 
-_ONE = 2  # a compact array's count is stored plus one
-_SHORT = 0x80  # lengths below take one byte
-_NO_TAGS_THRICE = b"\0\0\0"
-_NO_RECORD_ERRORS = b"\0\0\0\0\xff\xff"  # none, and no message
+_ONE: Final = 2  # a compact array's count is stored plus one
+_SHORT: Final = 0x80  # lengths below take one byte
+_NO_TAGS_THRICE: Final[bytes] = b"\0\0\0"
+_NO_RECORD_ERRORS: Final = b"\0\0\0\0\xff\xff"  # none, and no message
 
-_PLAIN_HEAD = Struct(">hhiih")  # transactional id (-1: null), acks, timeout, topics, name's length
-_PLAIN_PARTITION = Struct(">iii")  # partitions, index, records' length
-_COMPACT_HEAD = Struct(">BhiB")  # transactional id (0: null), acks, timeout, topics
-_COMPACT_PARTITION = Struct(">BiB")  # partitions, index, first byte of the records' length
+_PLAIN_HEAD: Final = Struct(
+    ">hhiih"  # transactional id (-1: null), acks, timeout, topics, name's length
+)
+_PLAIN_PARTITION: Final = Struct(">iii")  # partitions, index, records' length
+_COMPACT_HEAD: Final = Struct(">BhiB")  # transactional id (0: null), acks, timeout, topics
+_COMPACT_PARTITION: Final = Struct(">BiB")  # partitions, index, first byte of the records' length
 
-_PLAIN_ANSWER_HEAD = Struct(">iiih")  # frame length, correlation id, topics, name's length
-_PLAIN_ANSWER = Struct(">iihqqq")  # partitions, index, error code, offset, append time, log start
-_THROTTLE = Struct(">i")
-_COMPACT_ANSWER_HEAD = Struct(">iiBB")  # frame length, correlation id, tags, topics
-_COMPACT_ANSWER = Struct(
+_PLAIN_ANSWER_HEAD: Final = Struct(">iiih")  # frame length, correlation id, topics, name's length
+_PLAIN_ANSWER: Final = Struct(
+    ">iihqqq"  # partitions, index, error code, offset, append time, log start
+)
+_THROTTLE: Final = Struct(">i")
+_COMPACT_ANSWER_HEAD: Final = Struct(">iiBB")  # frame length, correlation id, tags, topics
+_COMPACT_ANSWER: Final = Struct(
     ">B"  # partitions
     "i"  # index
     "h"  # error code
@@ -64,8 +69,8 @@ _COMPACT_ANSWER = Struct(
     "i"  # throttle time
     "B"  # tags
 )
-_COMPACT_ANSWER_BYTES = _COMPACT_ANSWER_HEAD.size + _COMPACT_ANSWER.size - 4
-_NO_ERRORS_NO_TAGS = (1, 0, 0, 0)
+_COMPACT_ANSWER_BYTES: Final = _COMPACT_ANSWER_HEAD.size + _COMPACT_ANSWER.size - 4
+_NO_ERRORS_NO_TAGS: Final = (1, 0, 0, 0)
 
 
 def try_read_request(frame: memoryview, position: int, version: int) -> ProduceRequest | None:

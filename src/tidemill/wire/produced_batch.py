@@ -13,7 +13,7 @@ would take milliseconds ends in `LongBatch`, to be prepared again in a thread (S
 
 from __future__ import annotations
 
-from typing import Literal, final
+from typing import Final, Literal, final
 
 from crc32c import crc32c
 
@@ -65,8 +65,8 @@ __all__ = [
     "validate_produced",
 ]
 
-_CLIENT_BITS = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
-_TIMESTAMP_MAX = (1 << 63) - 1
+_CLIENT_BITS: Final = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 Records = bytes | bytearray | memoryview
 """The records of a batch, decompressed."""

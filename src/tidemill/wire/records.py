@@ -8,7 +8,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.hot import record_encode, record_walk
@@ -29,7 +29,7 @@ __all__ = [
 
 Header = tuple[str, bytes | None]
 
-_CHUNK_RECORDS = 256
+_CHUNK_RECORDS: Final = 256
 """Records that exist as Python objects at the same time while a batch is iterated."""
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
 
 from tidemill.coordinators.group.base.group import (
     Caller,
@@ -74,14 +74,14 @@ __all__ = ["GroupShard"]
 
 R = TypeVar("R")
 
-FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
-FIRST_FETCH_WITH_TOPIC_IDS = 10
-NO_GENERATION = -1
-FIRST_HEARTBEAT_EPOCH = 0
+FIRST_COMMIT_WITH_MEMBER_EPOCH: Final = 9
+FIRST_FETCH_WITH_TOPIC_IDS: Final = 10
+NO_GENERATION: Final = -1
+FIRST_HEARTBEAT_EPOCH: Final = 0
 """The member epoch in a new member's first heartbeat."""
-RECORDS_PER_DEADLINE = 3
+RECORDS_PER_DEADLINE: Final = 3
 """A member is fenced by three tombstones, whose keys name the group and the member."""
-RETRY = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+RETRY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @final

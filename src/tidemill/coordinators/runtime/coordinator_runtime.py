@@ -50,7 +50,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NoReturn, TypeVar, final
+from typing import Any, Final, Generic, NoReturn, TypeVar, final
 
 from tidemill.coordinators.runtime.committed_answers import (
     CarryOut,
@@ -78,7 +78,7 @@ __all__ = ["CoordinatorRuntime"]
 
 log = logging.getLogger(__name__)
 
-NO_LEASE_PAUSE_MS = 500
+NO_LEASE_PAUSE_MS: Final = 500
 """Until deadlines that passed while the partition could not act are looked at again."""
 
 S = TypeVar("S", bound=Shard)

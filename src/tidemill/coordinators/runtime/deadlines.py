@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar, final
+from typing import Final, Generic, TypeVar, final
 
 __all__ = ["Deadlines"]
 
 K = TypeVar("K", bound=Hashable)
 
-_STALE_MIN = 1_000
+_STALE_MIN: Final = 1_000
 """Stale entries that do not justify a clean-up."""
 
 

@@ -6,7 +6,7 @@ HOT PATH: every offset commit runs through here, and most batches have one recor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, Final, final
 
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, ProducerName, Reply
 from tidemill.core.limits import KIB
@@ -15,9 +15,9 @@ from tidemill.wire.records import Record, build_batch, build_pair_batch
 
 __all__ = ["OpenBatch", "build_own_batch", "record_bytes"]
 
-BATCH_BYTES_MAX = 64 * KIB
+BATCH_BYTES_MAX: Final = 64 * KIB
 """Size of a shared batch. Sharing pays for many small records, not for a few large ones."""
-RECORD_OVERHEAD_BYTES_MAX = 32
+RECORD_OVERHEAD_BYTES_MAX: Final = 32
 """Lengths and deltas around a key and a value."""
 
 

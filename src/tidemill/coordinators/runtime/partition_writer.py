@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tidemill.coordinators.runtime.shard import ProducerName
 from tidemill.coordinators.runtime.shard_loading import ReadablePartition
@@ -20,9 +20,9 @@ __all__ = [
     "coordinator_error",
 ]
 
-ACKS_ALL = -1
+ACKS_ALL: Final = -1
 
-_COORDINATOR_ERRORS = {
+_COORDINATOR_ERRORS: Final = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,

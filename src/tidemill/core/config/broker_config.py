@@ -2,17 +2,18 @@
 
 `broker_config` joins the three sources, file, `--set` flags and code; the later one wins. Keys are
 Kafka's where Kafka has them. The keys of consumer groups are in `group_config.py`, the defaults of
-topic keys in `topic_defaults.py`.
+topic keys in `topic_defaults.py`; `key_relations.py` says which values do not fit together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import final
 
-from tidemill.core.config.endpoint import Endpoint, parse_endpoint
+from tidemill.core.config.endpoint import ANY_ADDRESS, Endpoint, parse_endpoint
 from tidemill.core.config.group_config import GroupConfig
+from tidemill.core.config.key_relations import check_relations
 from tidemill.core.config.keys import (
     INT32_MAX,
     INT64_MAX,
@@ -31,31 +32,16 @@ from tidemill.core.config.memory_parts import (
 from tidemill.core.config.topic_defaults import TopicDefaults
 from tidemill.core.config.transaction_config import TransactionConfig
 from tidemill.core.config.zookeeper_config import ZookeeperConfig
-from tidemill.core.errors import UserError
-from tidemill.core.limits import INTERNAL_CONNECTIONS_MAX, JOURNAL_BYTES_MAX, KIB, MIB
+from tidemill.core.limits import JOURNAL_BYTES_MAX, KIB, MIB
 
-__all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
+__all__ = ["BrokerConfig", "Endpoint", "broker_config", "parse_endpoint"]
 
-_ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 """Kafka's name for reading from the client's rack."""
 _BROKER_ID_MAX = 2**31 - 1
 _COORD_FILE = "coord.db"
 _LOOPBACK = {"::": "::1"}
 """Where the brokers of one host meet if clients are accepted on every address."""
-_DESCRIPTORS_RESERVED = 256
-"""Reserved for the listeners, the coordination store, log files and libraries (S13)."""
-
-
-@final
-class DescriptorPlan(NamedTuple):
-    """How a process divides its file descriptors."""
-
-    connections: int
-    """What is left for clients; `max.connections` may allow fewer."""
-    internal: int
-    """Kept for other brokers."""
-    files: int
 
 
 @final
@@ -410,7 +396,7 @@ class BrokerConfig:
     @property
     def listens_everywhere(self) -> bool:
         """Whether clients are accepted on every address of the machine."""
-        return self.listen_endpoint.host in _ANY_ADDRESS
+        return self.listen_endpoint.host in ANY_ADDRESS
 
     @property
     def internal_endpoint(self) -> Endpoint:
@@ -453,80 +439,9 @@ class BrokerConfig:
         host, port = parse_endpoint(self.advertised_listeners, key="advertised.listeners")
         return Endpoint(host, port or bound_port)
 
-    def descriptor_plan(self, descriptors: int) -> DescriptorPlan:
-        """Divide the process's descriptors: at most a quarter for files, the rest for connections.
-
-        Other brokers get an eighth of the rest at most: clients cannot use up their share.
-        """
-        files = min(self.file_descriptors_max, descriptors // 4)
-        free = descriptors - files - _DESCRIPTORS_RESERVED
-        if free < 1:
-            raise UserError(f"a limit of {descriptors} open files is too low; see `ulimit -n`")
-        internal = min(INTERNAL_CONNECTIONS_MAX, free // 8)
-        return DescriptorPlan(connections=free - internal, internal=internal, files=files)
-
     def validate(self) -> None:
         """Check relations between keys; UserError names the keys that do not fit together."""
-        self._validate_addresses()
-        self._validate_sizes()
-        self.groups.validate()
-        self.zookeeper.validate()
-        self._validate_several_hosts()
-
-    def _validate_several_hosts(self) -> None:
-        """Brokers that meet in ZooKeeper find each other by what they register."""
-        if not self.zookeeper.connect or not self.listens_everywhere:
-            return
-        missing = {
-            "advertised.listeners (--advertise)": self.advertised_listeners,
-            "tidemill.internal.listen (--internal)": self.internal_listen,
-        }
-        for key, value in missing.items():
-            if not value:
-                raise UserError(
-                    f"listeners={self.listeners}: with ZooKeeper {key} must name the address at "
-                    "which other hosts reach this broker"
-                )
-
-    def _validate_addresses(self) -> None:
-        """Check that each address parses, and that clients can connect to the advertised one."""
-        parse_endpoint(self.listeners, key="listeners")
-        if self.metrics_listen:
-            parse_endpoint(self.metrics_listen, key="metrics.listen")
-        if self.route_endpoint is None and self.route_advertised_endpoint is not None:
-            raise UserError("tidemill.route.advertised needs tidemill.route.listen")
-        if self.internal_listen and self.internal_endpoint.host in _ANY_ADDRESS:
-            raise UserError(
-                f"tidemill.internal.listen={self.internal_listen}: other brokers cannot connect to "
-                "every address; name one"
-            )
-        if not self.advertised_listeners:
-            return
-        advertised = parse_endpoint(self.advertised_listeners, key="advertised.listeners")
-        if advertised.host in _ANY_ADDRESS:
-            raise UserError(
-                f"advertised.listeners={self.advertised_listeners}: clients cannot connect to "
-                "every address; name one"
-            )
-
-    def _validate_sizes(self) -> None:
-        if self.request_memory_bytes < 2 * self.socket_request_max_bytes:
-            # One request may exceed the pool's limit, so that there is always progress.
-            raise UserError(
-                f"request.memory.bytes={self.request_memory_bytes} must hold at least two requests "
-                f"of socket.request.max.bytes={self.socket_request_max_bytes}"
-            )
-        if self.response_memory_bytes < self.fetch_max_bytes:
-            raise UserError(
-                f"response.memory.bytes={self.response_memory_bytes} must hold at least one answer "
-                f"of fetch.max.bytes={self.fetch_max_bytes}"
-            )
-        message_max_bytes = self.topic_defaults.message_max_bytes
-        if message_max_bytes > self.socket_request_max_bytes:
-            raise UserError(
-                f"message.max.bytes={message_max_bytes} is more than a request may have "
-                f"(socket.request.max.bytes={self.socket_request_max_bytes})"
-            )
+        check_relations(self)
 
 
 def broker_config(

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 from tidemill.core.errors import UserError
 
-__all__ = ["PORT_MAX", "Endpoint", "parse_endpoint"]
+__all__ = ["ANY_ADDRESS", "PORT_MAX", "Endpoint", "parse_endpoint"]
 
 PORT_MAX = 65_535
+ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
+"""Hosts that stand for every address of the machine."""
 
 
 class Endpoint(NamedTuple):

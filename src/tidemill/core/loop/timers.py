@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
 from tidemill.core.clock import Clock
 
 __all__ = ["LoopTimers", "Timer", "TimerWheel"]
 
-FINE_SLOT_S = 0.001
-TURN_S_MIN = 1e-6
+FINE_SLOT_S: Final = 0.001
+TURN_S_MIN: Final = 1e-6
 """The clock and the loop round times differently: a wait of nothing might be repeated for ever."""
 
 

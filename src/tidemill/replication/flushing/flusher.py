@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import final
+from typing import Final, final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import StorageFault
@@ -27,7 +27,7 @@ __all__ = ["Flusher"]
 
 log = logging.getLogger(__name__)
 
-IDLE_S = 3600.0
+IDLE_S: Final = 3600.0
 
 
 @final

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, final
+from typing import Any, Final, final
 
 from tidemill.core.limits import KIB, REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX
 from tidemill.core.loop.deferred import Deferred
@@ -22,7 +22,7 @@ from tidemill.wire.primitives import Buffer
 
 __all__ = ["JOIN_BYTES_MAX", "AnswerQueue", "AnswerSlot"]
 
-JOIN_BYTES_MAX = 16 * KIB
+JOIN_BYTES_MAX: Final = 16 * KIB
 """Below this, joining an answer's chunks is cheaper than handing several to the transport."""
 
 

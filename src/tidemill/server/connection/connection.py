@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, cast, final
+from typing import Any, Final, cast, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
@@ -41,35 +41,35 @@ from tidemill.wire.message import Message
 
 __all__ = ["Connection"]
 
-ANONYMOUS = "User:ANONYMOUS"
-NOWHERE = Endpoint("", 0)
-WRITE_HIGH_WATER_BYTES = JOIN_BYTES_MAX
+ANONYMOUS: Final = "User:ANONYMOUS"
+NOWHERE: Final = Endpoint("", 0)
+WRITE_HIGH_WATER_BYTES: Final = JOIN_BYTES_MAX
 """Unsent bytes beyond which the client counts as not reading. The kernel's own buffer holds
 megabytes, so this costs a reading client nothing. Below it nothing is accounted for.
 """
-WRITE_LOW_WATER_BYTES = WRITE_HIGH_WATER_BYTES // 4
-SHORT_REQUEST_BYTES = 4 * KIB
+WRITE_LOW_WATER_BYTES: Final = WRITE_HIGH_WATER_BYTES // 4
+SHORT_REQUEST_BYTES: Final = 4 * KIB
 """A longer request names many things or brings many records and may take milliseconds. libuv reads
 a busy socket up to 32 times in one turn, so one busy producer could take 100 ms.
 """
 
-DECODED_GROWTH = 16
+DECODED_GROWTH: Final = 16
 """A decoded request takes at most so many times its bytes: objects for numbers and short names."""
-DECODED_BYTES_MAX = REQUEST_OBJECTS_MAX * 160
+DECODED_BYTES_MAX: Final = REQUEST_OBJECTS_MAX * 160
 """What the objects of the largest request take."""
 
 # Why no request may start now: bits of `_holds`.
-BUSY = 1
+BUSY: Final = 1
 """A request in several steps or slices is running; the next one starts when it has ended."""
-UNREAD = 2
+UNREAD: Final = 2
 """The client does not read its answers."""
-MUTED = 4
+MUTED: Final = 4
 """The client is throttled (T11)."""
-QUEUED = 8
+QUEUED: Final = 8
 """The slice of the loop is used up; the connection waits for the next one."""
-ENDING = 16
+ENDING: Final = 16
 """The broker stops."""
-CLOSED = 32
+CLOSED: Final = 32
 """Nothing more starts; the transport may still have bytes to send."""
 
 

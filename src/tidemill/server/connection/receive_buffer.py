@@ -17,7 +17,7 @@ connection's own buffer; what lies in the shared area it must copy. Both stay in
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from tidemill.core.limits import KIB, MIB
 from tidemill.server.limits.memory_blocks import Block, cost_of, make_block
@@ -26,13 +26,13 @@ from tidemill.wire.frames import parse_frame_length
 
 __all__ = ["HeldFrame", "ReceiveBuffer", "Scratch", "divide_request_memory"]
 
-LENGTH_BYTES = 4
-SCRATCH_BYTES = 512 * KIB
-OWN_BYTES_MIN = 4 * KIB
-GROWTH = 4
+LENGTH_BYTES: Final = 4
+SCRATCH_BYTES: Final = 512 * KIB
+OWN_BYTES_MIN: Final = 4 * KIB
+GROWTH: Final = 4
 """An own buffer is at most this many times the bytes received: a false length costs bandwidth."""
-SPARE_BYTES_MAX = 8 * MIB
-KEPT_VIEW_BYTES = 512
+SPARE_BYTES_MAX: Final = 8 * MIB
+KEPT_VIEW_BYTES: Final = 512
 """Counted for each view that is kept: the objects of its part of the request and of the answer."""
 
 

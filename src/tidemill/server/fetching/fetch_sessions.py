@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import final
+from typing import Final, final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -31,15 +31,15 @@ from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, Partitio
 
 __all__ = ["FetchPlan", "FetchSessions", "FetchTarget"]
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-EPOCH_MAX = 2**31 - 1
-IDLE_BEFORE_EVICTION_S = 120.0
-PARTITIONS_PER_SESSION_MAX = 20_000
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+EPOCH_MAX: Final = 2**31 - 1
+IDLE_BEFORE_EVICTION_S: Final = 120.0
+PARTITIONS_PER_SESSION_MAX: Final = 20_000
 SESSION_PARTITIONS_MAX = 200_000
 """In all sessions together: about 100 MB."""
-UNKNOWN = -1
-NO_ERROR = 0
+UNKNOWN: Final = -1
+NO_ERROR: Final = 0
 
 _Key = tuple[str, UUID, int]
 """A partition as the client calls it: name or "", id or zero, index."""

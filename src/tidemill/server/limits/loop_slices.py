@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from tidemill.core.clock import Clock
 from tidemill.core.limits import TURN_S
 
 __all__ = ["LoopSlices", "SliceUser"]
 
-TURNS_BETWEEN_SLICES = 8
+TURNS_BETWEEN_SLICES: Final = 8
 """A turn with nothing to do takes about 15 us, so they cost greedy clients half a per cent."""
 
 

@@ -8,12 +8,13 @@ anonymous mapping. A small one is not: mappings are whole pages, and a process m
 from __future__ import annotations
 
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Final
 
 from tidemill.core.limits import KIB
 
 __all__ = ["Block", "cost_of", "make_block"]
 
-MAPPED_BYTES_MIN = 64 * KIB
+MAPPED_BYTES_MIN: Final = 64 * KIB
 
 Block = bytearray | mmap
 

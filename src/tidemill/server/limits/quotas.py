@@ -7,15 +7,15 @@ The one quota so far limits the topics that clients create by asking for their m
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from tidemill.server.limits.token_buckets import TokenBuckets
 
 __all__ = ["Quotas"]
 
-AUTO_CREATE_TOPICS_PER_S = 10.0
-AUTO_CREATE_BURST = 100.0
-THROTTLE_MS_MAX = 30_000
+AUTO_CREATE_TOPICS_PER_S: Final = 10.0
+AUTO_CREATE_BURST: Final = 100.0
+THROTTLE_MS_MAX: Final = 30_000
 
 
 @final

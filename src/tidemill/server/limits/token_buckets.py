@@ -7,11 +7,11 @@ forgotten client starts again with a full bucket.
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import final
+from typing import Final, final
 
 __all__ = ["CLIENTS_MAX", "TokenBuckets"]
 
-CLIENTS_MAX = 1024
+CLIENTS_MAX: Final = 1024
 
 
 @final

@@ -6,7 +6,7 @@ So far everything is allowed; access lists will be another implementation of `Au
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple, Protocol, final
+from typing import Final, NamedTuple, Protocol, final
 
 __all__ = [
     "AllowAll",
@@ -52,7 +52,7 @@ class Resource(NamedTuple):
     name: str
 
 
-CLUSTER_RESOURCE = Resource(ResourceType.CLUSTER, "kafka-cluster")
+CLUSTER_RESOURCE: Final = Resource(ResourceType.CLUSTER, "kafka-cluster")
 
 
 def topic(name: str) -> Resource:

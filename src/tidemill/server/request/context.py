@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar, final
+from typing import Final, Generic, Protocol, TypeVar, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -18,7 +18,7 @@ from tidemill.server.request.services import (
     TransactionServices,
 )
 
-ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
+ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
 __all__ = [
     "AnyContext",
@@ -34,7 +34,7 @@ __all__ = [
 S_co = TypeVar("S_co", bound=RequestServices, covariant=True)
 
 
-_FORBIDDEN = {
+_FORBIDDEN: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
     ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,

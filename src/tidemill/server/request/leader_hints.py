@@ -6,7 +6,7 @@ Produce and Fetch have classes of their own for the same fields, so the caller p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER
@@ -16,7 +16,7 @@ __all__ = ["LeaderHint", "leader_endpoints", "try_leader_hint"]
 
 T = TypeVar("T")
 
-_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class LeaderHint(Protocol):

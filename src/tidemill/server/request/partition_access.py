@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, topic
@@ -9,8 +11,8 @@ from tidemill.server.request.context import AnyContext, DataContext
 
 __all__ = ["PARTITIONS_PER_SLICE", "count_refusal", "find_led_partition", "find_partition"]
 
-_READING = (Operation.READ, Operation.DESCRIBE)
-PARTITIONS_PER_SLICE = 250
+_READING: Final = (Operation.READ, Operation.DESCRIBE)
+PARTITIONS_PER_SLICE: Final = 250
 """Partitions that one request works on per turn of the loop (S11): about a millisecond."""
 
 

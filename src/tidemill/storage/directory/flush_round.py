@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import StorageFault, invariant
 from tidemill.core.limits import UNFLUSHED_TAIL_BYTES_MAX
@@ -32,7 +32,7 @@ from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 
 __all__ = ["DirtyLogs", "FlushRound", "is_due_by_size"]
 
-HEAP_SLACK = 64
+HEAP_SLACK: Final = 64
 
 
 def is_due_by_size(config: LogConfig, *, unflushed_records: int, unflushed_bytes: int) -> bool:

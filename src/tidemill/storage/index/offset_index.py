@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from typing import final
+from typing import Final, final
 
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.index.index_blocks import decode_blocks, encode_block
 
 __all__ = ["OffsetIndex"]
 
-_KIND = b"OIDX"
+_KIND: Final = b"OIDX"
 
 
 @final

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import final
+from typing import Final, final
 
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.index.index_blocks import decode_blocks, encode_block
 
 __all__ = ["TimeIndex"]
 
-_KIND = b"TIDX"
+_KIND: Final = b"TIDX"
 
 
 @final

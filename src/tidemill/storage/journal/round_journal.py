@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import final
+from typing import Final, final
 from uuid import UUID
 
 from tidemill.core.errors import DiskFull, StorageFault, invariant
@@ -61,14 +61,14 @@ from tidemill.storage.log.interface import PartitionLog
 
 __all__ = ["JOURNAL_NAMES", "JournalBlock", "JournalLimits", "RoundJournal"]
 
-JOURNAL_NAMES = ("round-journal.0", "round-journal.1")
+JOURNAL_NAMES: Final = ("round-journal.0", "round-journal.1")
 
-_ZEROS = bytes(1 << 20)
-_CONTENT_BYTES_MAX = GATHERED_BYTES_MAX - JOURNAL_TAIL_BYTES_MAX
-_TAILS_MAX = 8
+_ZEROS: Final = bytes(1 << 20)
+_CONTENT_BYTES_MAX: Final = GATHERED_BYTES_MAX - JOURNAL_TAIL_BYTES_MAX
+_TAILS_MAX: Final = 8
 """Dirty segments of a log in a block."""
-_ENTRIES_MAX = GATHERED_RANGES_MAX - _TAILS_MAX
-_ROOM_FACTOR = 8
+_ENTRIES_MAX: Final = GATHERED_RANGES_MAX - _TAILS_MAX
+_ROOM_FACTOR: Final = 8
 """The journal takes room only where this many times as much is free."""
 
 Covered = tuple[PartitionLog, FlushPoint]

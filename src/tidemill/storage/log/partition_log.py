@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import invariant
 from tidemill.core.limits import SEGMENTS_PER_DROP
@@ -59,7 +59,7 @@ __all__ = ["BeforeCut", "FilePartitionLog", "LoadedState"]
 BeforeCut = Callable[[int], Callable[[], None]]
 """Takes the offset that is left; returns what makes the recovery point durable, for a thread."""
 
-_NOWHERE = -1
+_NOWHERE: Final = -1
 
 
 @final

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.limits import TAIL_BATCHES_MAX, WARM_TAIL_BYTES
@@ -58,12 +58,12 @@ from tidemill.wire.transaction_marker import TransactionMarker
 
 __all__ = ["RELATIVE_OFFSET_MAX", "Segment"]
 
-RELATIVE_OFFSET_MAX = 2**31 - 1
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 """The most offsets that a segment spans."""
 
-_VIEW_BYTES_MIN = 32 * 1024
+_VIEW_BYTES_MIN: Final = 32 * 1024
 """Below this size a copy is cheaper than asking which pages are resident."""
-_SEARCH_SLACK_BYTES = 16 * 1024
+_SEARCH_SLACK_BYTES: Final = 16 * 1024
 """How far past the wanted bytes a search may read, besides two index intervals."""
 
 

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import pairwise
 from struct import Struct
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import invariant
 from tidemill.storage.files.checked_file import DamagedFile, decode_checked, encode_checked
@@ -21,12 +21,12 @@ from tidemill.storage.files.disk import Buffer
 
 __all__ = ["NO_EPOCH", "LeaderEpochs"]
 
-NO_EPOCH = -1
-_NO_OFFSET = -1
+NO_EPOCH: Final = -1
+_NO_OFFSET: Final = -1
 
-_KIND = b"EPOC"
-_VERSION = 1
-_ENTRY = Struct(">iq")  # leader epoch, its first offset
+_KIND: Final = b"EPOC"
+_VERSION: Final = 1
+_ENTRY: Final = Struct(">iq")  # leader epoch, its first offset
 
 
 @final

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 from tidemill.storage.state.producer_state import ProducerStates
 
 __all__ = ["ProducerBound", "ProducerLimits"]
 
-HEAP_SLACK = 64
+HEAP_SLACK: Final = 64
 
 
 @final

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 __all__ = ["NO_OFFSET", "ProducerEntry", "RememberedBatch", "sequence_after"]
 
-NO_OFFSET = -1
-_NO_COORDINATOR = -1
-_SEQUENCE_MAX = 2**31 - 1
+NO_OFFSET: Final = -1
+_NO_COORDINATOR: Final = -1
+_SEQUENCE_MAX: Final = 2**31 - 1
 
 RememberedBatch = tuple[int, int, int, int, int]
 """Base and last sequence, base and last offset, greatest timestamp."""

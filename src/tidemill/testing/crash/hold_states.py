@@ -135,7 +135,7 @@ class _Holding:
     ) -> None:
         self.host = HoldHost(clock)
         partition = _LedPartition(log, append)
-        self.holds = PartitionHolds(partition, self.host)  # type: ignore[arg-type]
+        self.holds = PartitionHolds(partition, self.host)
         self.holds.spills = HoldSpills(log, table_max=TABLE_MAX, runs_max=RUNS_PER_SNAPSHOT)
         self.holds.book = self.holds.spills.new_book()
         self.releaser = Releaser(

@@ -159,15 +159,6 @@ def test_without_a_total_every_pool_has_its_own_default():
     assert _pooled_bytes(broker_config()) == 640 * MIB
 
 
-def test_S13_descriptors_are_shared_between_files_and_connections():
-    plan = broker_config().descriptor_plan(1 << 20)
-    assert plan == ((1 << 20) - 4_096 - 256 - 256, 256, 4_096)
-    small = broker_config().descriptor_plan(1024)
-    assert small.files == 256
-    assert small.connections + small.internal == 1024 - 256 - 256
-    assert small.internal == 64
-
-
 def test_brokers_meet_at_the_host_of_the_clients_but_never_at_every_address():
     def host(listen: str) -> tuple[str, int]:
         return broker_config(values={"listeners": listen}).internal_endpoint
@@ -183,8 +174,3 @@ def test_the_store_lies_in_the_data_directory_unless_it_is_named():
     assert broker_config(flags=["data.dir=d"]).store_path == "d/coord.db"
     both = broker_config(flags=["data.dir=d/broker-1", "tidemill.store.file=d/coord.db"])
     assert both.store_path == "d/coord.db"
-
-
-def test_too_few_descriptors_are_refused():
-    with pytest.raises(UserError, match="ulimit -n"):
-        broker_config().descriptor_plan(256)

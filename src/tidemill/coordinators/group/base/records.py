@@ -20,7 +20,7 @@ the generated class (`timeit`, CPython 3.11). The tests hold both to the same by
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemill.coordinators.runtime.shard import CoordinatorRecord
 from tidemill.core.errors import ProtocolViolation
@@ -70,16 +70,16 @@ __all__ = [
     "try_decode_key",
 ]
 
-GROUP_METADATA_VERSION = 3
-OFFSET_COMMIT_VERSION = 4
+GROUP_METADATA_VERSION: Final = 3
+OFFSET_COMMIT_VERSION: Final = 4
 """The first version with a topic id."""
 
-_TYPE = Struct(">h")
-_PARTITION = Struct(">i")
-_OFFSET_KEY_PREFIX = _TYPE.pack(OffsetCommitKey.record_type)
-_TOPIC_ID_TAG = b"\x01\x00\x10"
-_NO_METADATA = 1
-_PLAIN_OFFSET = Struct(">hqiBq3s16s")
+_TYPE: Final = Struct(">h")
+_PARTITION: Final = Struct(">i")
+_OFFSET_KEY_PREFIX: Final = _TYPE.pack(OffsetCommitKey.record_type)
+_TOPIC_ID_TAG: Final = b"\x01\x00\x10"
+_NO_METADATA: Final = 1
+_PLAIN_OFFSET: Final = Struct(">hqiBq3s16s")
 
 _KINDS: dict[int, tuple[type[Message], type[Message]]] = {
     1: (OffsetCommitKey, OffsetCommitValue),
@@ -221,4 +221,4 @@ def decode_offset_value(raw: bytes) -> OffsetValue:
     )
 
 
-_ANY_OFFSET_KEY = OffsetCommitKey()
+_ANY_OFFSET_KEY: Final = OffsetCommitKey()

@@ -17,7 +17,7 @@ refused, and offsets of deleted topics are deleted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import final
+from typing import Final, final
 
 from tidemill.coordinators.group.base.records import (
     decode_offset_value,
@@ -41,8 +41,8 @@ from tidemill.wire.generated.offset_commit_record import OffsetCommitKey
 
 __all__ = ["CommittedOffset", "OffsetStore", "TopicOffsets"]
 
-_BYTES_PER_CHAR_MAX = 4
-_NO_TOPIC_ID = ZERO_UUID.bytes
+_BYTES_PER_CHAR_MAX: Final = 4
+_NO_TOPIC_ID: Final = ZERO_UUID.bytes
 _NO_OFFSETS: Mapping[str, TopicOffsets] = {}
 
 

@@ -13,7 +13,7 @@ interval after the shard was loaded, when every image has caught up.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import final
+from typing import Final, final
 
 from tidemill.coordinators.group.base.group import Group
 from tidemill.coordinators.group.offsets.committed_offsets import CommittedOffset, OffsetStore
@@ -23,7 +23,7 @@ from tidemill.metadata.image.metadata_image import DeletedTopic, MetadataImage
 
 __all__ = ["OffsetExpiry"]
 
-CONSUMERS = "consumer"
+CONSUMERS: Final = "consumer"
 """The protocol type whose subscriptions are known."""
 
 

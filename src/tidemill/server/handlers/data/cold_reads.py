@@ -8,7 +8,7 @@ The former are read in a thread, the latter filtered, within the pool for answer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
 from tidemill.core.limits import VIEW_LOOP_BATCH_BYTES_MAX
@@ -23,7 +23,7 @@ from tidemill.wire.generated.fetch import PartitionData
 
 __all__ = ["ColdRead", "ColdSlice"]
 
-THROTTLE_MS_WHEN_BUSY = 1000
+THROTTLE_MS_WHEN_BUSY: Final = 1000
 """A fetch that is refused at once would come again at once."""
 
 

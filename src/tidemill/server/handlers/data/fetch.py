@@ -22,7 +22,7 @@ such a client (KIP-392; `near_replicas.py`).
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from tidemill.core.loop.deferred import Deferred
 from tidemill.replication.partition import Partition
@@ -43,15 +43,15 @@ from tidemill.wire.generated.fetch import (
 
 __all__ = ["HANDLER"]
 
-FIRST_WITH_ENDPOINTS = 16
-MAX_WAIT_MS_MAX = 60 * 1000
+FIRST_WITH_ENDPOINTS: Final = 16
+MAX_WAIT_MS_MAX: Final = 60 * 1000
 """The longest wait that a client gets: what is queued behind a parked fetch takes memory (S40)."""
 LONG_FETCH_PARTITIONS = 5_000
 """From so many on a client's fetch takes turns: some tens of milliseconds at once."""
-REPEATED_ERROR_WAIT_MS = 500
+REPEATED_ERROR_WAIT_MS: Final = 500
 """The longest wait of a fetch with an error that its session was told before. Its partition wakes
 nobody when the error is gone, and stock clients wait as long for each fetch anyway."""
-THROTTLE_MS_WHEN_FULL = 1000
+THROTTLE_MS_WHEN_FULL: Final = 1000
 """A fetch that may not wait would come again at once."""
 
 

@@ -12,7 +12,7 @@ loop (new batches that are not mapped yet), no more records are added.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
@@ -46,13 +46,13 @@ __all__ = ["FetchReader", "FetchResults"]
 FetchResults = list[tuple[FetchTarget, PartitionData]]
 """What was wanted of each partition, and what it gave; in the order of the request."""
 
-FIRST_WITH_LEADER_HINTS = 12
-FIRST_WITH_TOPIC_IDS = 13
-READ_COMMITTED = 1
-UNKNOWN_OFFSET = -1
-STARVED_BYTES_MAX = 16 * KIB
+FIRST_WITH_LEADER_HINTS: Final = 12
+FIRST_WITH_TOPIC_IDS: Final = 13
+READ_COMMITTED: Final = 1
+UNKNOWN_OFFSET: Final = -1
+STARVED_BYTES_MAX: Final = 16 * KIB
 """For one fetch while there is no memory for answers: enough for a reader that keeps up (S40)."""
-HINTED_CODES = (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH))
+HINTED_CODES: Final = (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH))
 """Refusals that tell the client where the leader is."""
 
 

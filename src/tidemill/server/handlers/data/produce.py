@@ -78,13 +78,13 @@ log = logging.getLogger(__name__)
 _Prepared = tuple[memoryview, BatchHeader, Requests | None]
 """A batch in the form in which it is stored, and what it asks for."""
 
-VERSIONS = (3, 13)
-FIRST_WITH_ZSTD = 7
-FIRST_WITH_LEADER_HINTS = 10
-FIRST_WITH_TOPIC_IDS = 13
-NO_OFFSET = -1
-NO_CODEC = 0
-_ATTRIBUTES_LOW_BYTE_AT = ATTRIBUTES_AT + 1
+VERSIONS: Final = (3, 13)
+FIRST_WITH_ZSTD: Final = 7
+FIRST_WITH_LEADER_HINTS: Final = 10
+FIRST_WITH_TOPIC_IDS: Final = 13
+NO_OFFSET: Final = -1
+NO_CODEC: Final = 0
+_ATTRIBUTES_LOW_BYTE_AT: Final = ATTRIBUTES_AT + 1
 
 # Looking up a member of an enum takes 0.2 us.
 DONE: Final = Progress.DONE

@@ -21,7 +21,7 @@ that right and names it again.
 from __future__ import annotations
 
 import math
-from typing import final
+from typing import Final, final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
@@ -47,13 +47,13 @@ from tidemill.wire.generated.fetch import (
 
 __all__ = ["handle_replica"]
 
-NO_SESSION = 0
-UNKNOWN_OFFSET = -1
-MARKS_WAIT_S = 0.005
+NO_SESSION: Final = 0
+UNKNOWN_OFFSET: Final = -1
+MARKS_WAIT_S: Final = 0.005
 """How long a moved mark waits for records: alone it costs an answer and a fetch (KAFKA-9731)."""
-SLOTS_PER_ANSWER_MAX = 500
+SLOTS_PER_ANSWER_MAX: Final = 500
 """Partitions that one answer tells of: some milliseconds."""
-STARVED_BYTES_MAX = 16 * KIB
+STARVED_BYTES_MAX: Final = 16 * KIB
 """For one answer while there is no memory for answers (S40)."""
 
 

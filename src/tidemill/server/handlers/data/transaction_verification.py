@@ -32,11 +32,11 @@ from tidemill.wire.generated.produce import PartitionProduceData, ProduceRequest
 
 __all__ = ["TransactionVerification", "Unverified", "is_transactional"]
 
-FIRST_WITH_ABORTABLE = 11
-FIRST_WITHOUT_ADDING = 12
-_LOW_BYTE_AT = ATTRIBUTES_AT + 1
-_PRODUCER = Struct(">qh")
-_PRODUCER_AT = 43
+FIRST_WITH_ABORTABLE: Final = 11
+FIRST_WITHOUT_ADDING: Final = 12
+_LOW_BYTE_AT: Final = ATTRIBUTES_AT + 1
+_PRODUCER: Final = Struct(">qh")
+_PRODUCER_AT: Final = 43
 
 NOT_ADDED: Final = (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
 PASSING: Final = (
