@@ -70,7 +70,7 @@ _NOT_OFFERED: Final = (
     b"tidemill.track",
     b"tidemill.ttl-ms",
 )
-"""Requests that nobody meets yet: who ignored them would deliver too early, too late or too much."""
+"""Requests that nobody meets yet: who ignored them would deliver too early or too late."""
 
 
 class HeldRecord(NamedTuple):

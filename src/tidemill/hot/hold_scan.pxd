@@ -63,3 +63,6 @@ cpdef (i64, Py_ssize_t) size_at(
 
 @cython.locals(highest=i64, at=Py_ssize_t)
 cpdef i64 highest_number(i64[::1] table, Py_ssize_t count, i64 kind) except? -1
+
+@cython.locals(place=Py_ssize_t)
+cpdef bint is_rising(i64[::1] column) except -1

@@ -28,6 +28,7 @@ __all__ = [
     "TICKET",
     "count_others",
     "highest_number",
+    "is_rising",
     "scan_requests",
     "scan_tickets",
     "size_at",
@@ -179,6 +180,15 @@ def highest_number(table: array[int] | memoryview, count: int, kind: int) -> int
         if table[at + 2] == kind and table[at + 3] > highest:
             highest = table[at + 3]
     return highest
+
+
+def is_rising(column: array[int] | memoryview) -> bool:
+    """Whether no number is below the one before."""
+    # compiled, a generator is slower
+    for place in range(1, len(column)):  # noqa: SIM110
+        if column[place] < column[place - 1]:
+            return False
+    return True
 
 
 def _judge_request(buf: Buffer, table: array[int] | memoryview, row: int) -> int:

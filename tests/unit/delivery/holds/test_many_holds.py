@@ -81,7 +81,7 @@ def test_one_that_is_odd_among_many_is_read_by_itself_in_its_place():
     records = [after(5) for _ in range(80)]
     records[40] = [number(names.DELAY_MS, 10**18), ("other", b"")]
     log.client(*records)
-    stamped, first, odd, last = log.read[0][1]
+    _, first, odd, last = log.read[0][1]
     assert isinstance(first, OpenedMany)
     assert isinstance(odd, Opened)
     assert isinstance(last, OpenedMany)
