@@ -2,8 +2,8 @@
 
 A batch is taken in whole or refused whole: INVALID_RECORD, with the records at fault, each with the
 header and the value. A request that cannot be met is refused and never ignored, since an ignored
-delay is an early delivery. Other headers of our names are data: who forwards a record that was
-released forwards its `tidemill.ticket` too.
+delay is an early delivery; so are names that are reserved for later. Other headers of our names are
+data: who forwards a record that was released forwards its `tidemill.ticket` too.
 
 `read_requests` reads what the bytes say. Whether the topic and its holds allow it is decided where
 the batch is appended (`replication.holding`).
@@ -63,8 +63,14 @@ __all__ = ["Command", "HeldRecord", "Requests", "read_requests", "refused_record
 _CHUNK_RECORDS = 1_024
 """Records that are indexed at a time."""
 _TEXT_BYTES_SHOWN_MAX = 80
-_NOT_OFFERED: Final = (b"tidemill.half", b"tidemill.only-group")
-"""Requests that hide a record: accepted, it would be lost, and ignored, delivered too early."""
+_NOT_OFFERED: Final = (
+    b"tidemill.expires-at",
+    b"tidemill.half",
+    b"tidemill.only-group",
+    b"tidemill.track",
+    b"tidemill.ttl-ms",
+)
+"""Requests that nobody meets yet: who ignored them would deliver too early or too late."""
 
 
 class HeldRecord(NamedTuple):
@@ -208,7 +214,7 @@ def _read_record(index: int, headers: Headers, requests: Requests, now_ms: int) 
     """Add what one record asks for; ValueError if that makes no sense."""
     for name in _NOT_OFFERED:
         if name in headers:
-            raise ValueError(f"{name.decode()} is not offered")
+            raise ValueError(f"{name.decode()}={_shown(headers[name])}: not offered")
     if COMMAND in headers:
         requests.commands.append(_read_command(index, headers))
         return

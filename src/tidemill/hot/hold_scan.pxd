@@ -7,7 +7,7 @@ ctypedef unsigned long long u64
 
 cdef i64 _DIGITS_MAX, _ID_BYTES_MAX, _DUE_NEVER
 cdef bytes _PREFIX, _DELAY_NAME, _DATE_NAME, _ID_NAME, _TICKET_NAME, _NEXT_NAME, _DUE_NAME
-cdef bytes _SENT_NAME
+cdef bytes _SENT_NAME, _TAGS_NAME, _PRIORITY_NAME, _ROUTING_NAME
 
 @cython.locals(position=Py_ssize_t, others=Py_ssize_t, record_at=i64, record_end=i64,
                row=Py_ssize_t, kind=i64)
@@ -46,7 +46,7 @@ cdef i64 _judge_request(
                value_bytes=i64, value_at=Py_ssize_t, kind=i64, number=i64, _=i64)
 cdef i64 _judge_ticket(const unsigned char[::1] buf, i64[::1] table, Py_ssize_t row) except -1
 
-cdef bint _is_answer(const unsigned char[::1] buf, Py_ssize_t at, i64 size) except -1
+cdef bint _is_data(const unsigned char[::1] buf, Py_ssize_t at, i64 size) except -1
 
 @cython.locals(number=i64, place=Py_ssize_t, digit=i64)
 cdef i64 _digits(const unsigned char[::1] buf, Py_ssize_t at, i64 size) except? -2
@@ -63,3 +63,6 @@ cpdef (i64, Py_ssize_t) size_at(
 
 @cython.locals(highest=i64, at=Py_ssize_t)
 cpdef i64 highest_number(i64[::1] table, Py_ssize_t count, i64 kind) except? -1
+
+@cython.locals(place=Py_ssize_t)
+cpdef bint is_rising(i64[::1] column) except -1

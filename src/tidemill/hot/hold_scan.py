@@ -28,6 +28,7 @@ __all__ = [
     "TICKET",
     "count_others",
     "highest_number",
+    "is_rising",
     "scan_requests",
     "scan_tickets",
     "size_at",
@@ -71,6 +72,9 @@ _TICKET_NAME = b"ticket"
 _NEXT_NAME = b"next"
 _DUE_NAME = b"due"
 _SENT_NAME = b"sent-at"
+_TAGS_NAME = b"tags"
+_PRIORITY_NAME = b"priority"
+_ROUTING_NAME = b"routing-key"
 
 
 def scan_requests(
@@ -178,6 +182,15 @@ def highest_number(table: array[int] | memoryview, count: int, kind: int) -> int
     return highest
 
 
+def is_rising(column: array[int] | memoryview) -> bool:
+    """Whether no number is below the one before."""
+    # compiled, a generator is slower
+    for place in range(1, len(column)):  # noqa: SIM110
+        if column[place] < column[place - 1]:
+            return False
+    return True
+
+
 def _judge_request(buf: Buffer, table: array[int] | memoryview, row: int) -> int:
     """The kind of one record; its number and its id are set."""
     position = table[row + 6]
@@ -201,7 +214,7 @@ def _judge_request(buf: Buffer, table: array[int] | memoryview, row: int) -> int
                 table[row + 4] = value_at
                 table[row + 5] = value_bytes
                 continue
-        elif _is_answer(buf, name_at, name_bytes):
+        elif _is_data(buf, name_at, name_bytes):
             continue
         number = _digits(buf, value_at, value_bytes)
         if named == 4 or number < 0 or kind != 0:
@@ -233,14 +246,20 @@ def _judge_ticket(buf: Buffer, table: array[int] | memoryview, row: int) -> int:
     return kind
 
 
-def _is_answer(buf: Buffer, at: int, size: int) -> bool:
-    """Whether this is a name that a released record has: who forwards it asks for nothing."""
+def _is_data(buf: Buffer, at: int, size: int) -> bool:
+    """Whether a name asks for nothing: forwarded from a released record, or for views."""
     if size == 3:
         return _is_text(buf, at, _DUE_NAME, 3)
+    if size == 4:
+        return _is_text(buf, at, _TAGS_NAME, 4)
     if size == 6:
         return _is_text(buf, at, _TICKET_NAME, 6)
     if size == 7:
         return _is_text(buf, at, _SENT_NAME, 7)
+    if size == 8:
+        return _is_text(buf, at, _PRIORITY_NAME, 8)
+    if size == 11:
+        return _is_text(buf, at, _ROUTING_NAME, 11)
     return False
 
 

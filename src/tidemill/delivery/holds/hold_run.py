@@ -23,8 +23,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise, starmap
-from operator import le
+from itertools import accumulate
 from struct import Struct
 from typing import final
 from zlib import crc32
@@ -33,6 +32,7 @@ from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import RunCapture
 from tidemill.delivery.holds.hold_rows import HoldRows
 from tidemill.delivery.holds.hold_strand import FrozenStrand
+from tidemill.hot.hold_scan import is_rising
 
 __all__ = ["HoldRun", "encode_run"]
 
@@ -57,14 +57,19 @@ def encode_run(holds: Sequence[Hold], strands: Iterable[FrozenStrand] = ()) -> b
         array("I", _order(range(count), offsets)),
         array("I", _order(range(count), tickets)),
     ]
-    ids = [one or b"" for one in wall.ids + steady.ids]
-    hashed = sorted([(crc32(one), one, -offsets[row], row) for row, one in enumerate(ids) if one])
+    ids: list[bytes] = []
+    hashed: list[tuple[int, bytes, int, int]] = []
+    if wall.has_ids or steady.has_ids:
+        ids = [one or b"" for one in wall.ids + steady.ids]
+        hashed = sorted(
+            [(crc32(one), one, -offsets[row], row) for row, one in enumerate(ids) if one]
+        )
     if hashed:
         columns.append(array("I", [row for _, _, _, row in hashed]))
         columns.append(array("I", [id_hash for id_hash, _, _, _ in hashed]))
         columns.append(array("I", accumulate([len(one) for one in ids])))
     head = _HEAD.pack(count, len(wall.due), len(hashed), _ORDER)
-    return b"".join([head, *[column.tobytes() for column in columns], *(ids if hashed else ())])
+    return b"".join([head, *[column.tobytes() for column in columns], *ids])
 
 
 @final
@@ -77,6 +82,7 @@ class _AxisRows:
         self.offset = array("q")
         self.size = array("q")
         self.ids: list[bytes | None] = []
+        self.has_ids = False
 
     def add(self, hold: Hold) -> None:
         self.due.append(hold.due_ms)
@@ -84,6 +90,7 @@ class _AxisRows:
         self.offset.append(hold.offset)
         self.size.append(hold.size_bytes)
         self.ids.append(hold.message_id)
+        self.has_ids = self.has_ids or hold.message_id is not None
 
     def add_strand(self, strand: FrozenStrand) -> None:
         self.due += strand.open(strand.dues)
@@ -91,6 +98,7 @@ class _AxisRows:
         self.offset += strand.open(strand.tickets)
         self.size += strand.open(strand.sizes)
         self.ids += strand.open_ids()
+        self.has_ids = self.has_ids or strand.has_ids
 
     def in_order(self) -> _AxisRows:
         """The same rows by due time, and of equal ones by ticket."""
@@ -103,14 +111,14 @@ class _AxisRows:
         made.ticket = array("q", map(self.ticket.__getitem__, order))
         made.offset = array("q", map(self.offset.__getitem__, order))
         made.size = array("q", map(self.size.__getitem__, order))
-        made.ids = list(map(self.ids.__getitem__, order))
+        made.ids, made.has_ids = list(map(self.ids.__getitem__, order)), self.has_ids
         return made
 
 
 def _order(rows: Sequence[int], keys: array[int]) -> Sequence[int]:
     """The rows by their keys, equal ones as they are; `rows` itself if that is their order."""
-    ordered: Iterable[int] = keys if isinstance(rows, range) else map(keys.__getitem__, rows)
-    if all(starmap(le, pairwise(ordered))):
+    ordered = keys if isinstance(rows, range) else array("q", map(keys.__getitem__, rows))
+    if is_rising(ordered):
         return rows
     return sorted(rows, key=keys.__getitem__)
 

@@ -54,6 +54,7 @@ class FrozenStrand:
         self.dues = columns.due
         self.tickets = columns.ticket
         self.sizes = columns.size
+        self.has_ids = columns.ids is not None
 
     def open(self, column: array[int]) -> array[int]:
         """The numbers of the open rows."""

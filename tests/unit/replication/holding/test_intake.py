@@ -58,8 +58,11 @@ def limit(leading: Replica, **keys: object) -> None:
         ([("tidemill.schedule", b"soon"), message_id(b"m")], "tidemill.schedule='soon'"),
         ([("tidemill.schedule", b"\xff"), message_id(b"m")], "tidemill.schedule="),
         ([("tidemill.schedule", b"* * * * *"), message_id(b"m"), delay(5)], "no other time"),
-        ([("tidemill.half", b"group")], "tidemill.half is not offered"),
-        ([("tidemill.only-group", b"g")], "tidemill.only-group is not offered"),
+        ([("tidemill.half", b"group")], "tidemill.half='group': not offered"),
+        ([("tidemill.only-group", b"g")], "tidemill.only-group='g': not offered"),
+        ([("tidemill.expires-at", b"9")], "tidemill.expires-at='9': not offered"),
+        ([("tidemill.ttl-ms", b"9"), delay(1)], "tidemill.ttl-ms='9': not offered"),
+        ([("tidemill.track", None)], "tidemill.track=null: not offered"),
         ([("tidemill.command", b"stop"), ("tidemill.target", b"1")], "tidemill.command='stop'"),
         ([("tidemill.command", b"cancel")], "tidemill.target=null"),
         ([*cancel(b"1"), delay(1)], "cancel has no time"),
@@ -79,7 +82,8 @@ def test_bad_requests_are_refused_with_header_and_value(leading, headers, why):
 
 def test_other_headers_of_our_names_are_data(leading):
     leading.send((b"forwarded", [("tidemill.ticket", b"5"), ("tidemill.due", b"9")]))
-    assert leading.values() == [b"forwarded"]
+    leading.send((b"for views", [("tidemill.priority", b"5"), ("tidemill.tags", b"a")]))
+    assert leading.values() == [b"forwarded", b"for views"]
 
 
 def test_a_topic_without_delay_refuses_it(leading):
