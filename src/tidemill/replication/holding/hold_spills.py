@@ -43,6 +43,7 @@ class HoldSpills:
         self._generation = 0
         self._newest: HoldBook | None = None
         """The book that is made from the log as it is now: a cut begins another one."""
+        self._distrusts_snapshots = False
 
     def new_book(self) -> HoldBook:
         """An empty book, whose runs have numbers that no other book of this process uses."""
@@ -58,12 +59,19 @@ class HoldSpills:
         if not self._directory:
             return made
         files = await disk.run(partial(self._opened, disk))
+        if self._distrusts_snapshots:
+            await disk.run(files.drop_snapshots)
+            self._distrusts_snapshots = False
         restored = await self._snapshots.try_restore(disk, files)
         if restored is None:
             return made
         if self._newest is made:
             self._newest = restored
         return restored
+
+    def distrust_snapshots(self) -> None:
+        """The next book is made from the log alone."""
+        self._distrusts_snapshots = True
 
     def try_take(self, book: HoldBook) -> Spill | None:
         """What `write` should write of this book, if it has grown too large for memory."""

@@ -300,10 +300,14 @@ class Releaser:
     async def _read_batch(self, holds: PartitionHolds, offset: int) -> tuple[Buffer, bool]:
         """The batch with this offset, and whether it was loaded into memory."""
         log = holds.partition.log
-        found = log.read(offset, max_bytes=1, end_offset=log.log_end_offset)
+        start = max(offset, log.log_start_offset)  # it may lie within a batch
+        found = log.read(start, max_bytes=1, end_offset=log.log_end_offset)
         chunks = found.chunks if found.load is None else await self._disk.run(found.load)
         if not chunks:  # the log was cut while batches before it were read
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no batch at offset {offset}")
+        if read_header(chunks[0]).base_offset > offset:
+            holds.lost_copies()
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} was deleted")
         return chunks[0], found.load is not None
 
     def _count_released(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:

@@ -172,3 +172,23 @@ def test_S11_a_replay_keeps_nothing_of_ends_that_are_durable(disk, tmp_path):
         assert again.holds.book.capture().pins == []
 
     run(scenario())
+
+
+def test_a_snapshot_with_holds_whose_records_are_gone_is_given_up(disk, tmp_path):
+    """As after an unclean election: the release was cut, and the record deleted before."""
+
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        assert _snapshots(tmp_path / "t-0")
+        log.advance_start(5)
+        again = await _again(leading, log, disk)
+        assert again.holds.book.pending == 30
+        await again.pass_time(120)
+        await again.work()
+        values = [one.value for one in again.seen(30)]
+        assert values == [b"%d" % number for number in range(5, 30)]
+        assert again.holds.book.pending == 0
+
+    run(scenario())
