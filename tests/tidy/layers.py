@@ -174,6 +174,7 @@ ASYNC_SHELLS = (
     "upkeep/cleaner.py",
     "replication/flusher.py",
     "upkeep/housekeeping.py",
+    "replication/holding/hold_spills.py",
     "replication/holding/releaser.py",
     "replication/isr_proposals.py",
     "replication/journal_settler.py",

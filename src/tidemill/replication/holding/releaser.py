@@ -79,12 +79,15 @@ class Releaser:
         self._fault_log = RateLimit()
         self._woken = asyncio.Event()
         self._replay_woken = asyncio.Event()
+        self._write_woken = asyncio.Event()
         host.wake = self._wake
 
     def _wake(self) -> None:
         if self._host.to_look_at:
             self._woken.set()
-        if self._host.to_replay or self._host.to_write or self._host.to_keep:
+        if self._host.to_write:
+            self._write_woken.set()
+        if self._host.to_replay or self._host.to_keep:
             self._replay_woken.set()
 
     # --- replays ---------------------------------------------------------------------------------
@@ -96,10 +99,19 @@ class Releaser:
             self._replay_woken.clear()
             await self.replay_wanted()
 
-    async def replay_wanted(self) -> None:
-        """Rebuild all books that are behind now, and write files of those that need any."""
+    async def run_writes(self) -> None:
+        """Write files of large books, forever: beside replays, which may take long."""
+        while True:
+            await self._write_woken.wait()
+            self._write_woken.clear()
+            await self.write_wanted()
+
+    async def write_wanted(self) -> None:
         while self._host.to_write:
             await self._write(*self._host.to_write.popleft())
+
+    async def replay_wanted(self) -> None:
+        """Rebuild all books that are behind now, and keep snapshots that are due."""
         while self._host.to_replay:
             holds = next(iter(self._host.to_replay))
             del self._host.to_replay[holds]
@@ -121,8 +133,8 @@ class Releaser:
     async def _keep_snapshot(self, holds: PartitionHolds) -> None:
         try:
             has_files = await holds.spills.open_files(self._disk)
-            if has_files and holds.is_whole and not holds.partition.log.is_closed:
-                await holds.spills.look(self._disk, holds.book)
+            if has_files and not holds.partition.log.is_closed:
+                await holds.spills.look(self._disk, holds.book, lambda: holds.is_whole)
         except (KafkaError, StorageFault) as error:
             self._note(holds, error)
 
