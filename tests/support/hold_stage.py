@@ -114,6 +114,7 @@ class Replica:
 
     async def work(self) -> None:
         """What the loops of the broker do once something woke them."""
+        await self.releaser.write_wanted()
         await self.releaser.replay_wanted()
         for holds in list(self.host.partitions):
             self.host.look_at(holds)

@@ -176,6 +176,7 @@ ASYNC_SHELLS = (
     "upkeep/cleaner.py",
     "replication/flushing/flusher.py",
     "upkeep/housekeeping.py",
+    "replication/holding/hold_spills.py",
     "replication/holding/releaser.py",
     "replication/isr_proposals.py",
     "replication/flushing/journal_settler.py",

@@ -86,6 +86,7 @@ class DataPlane:
         yield "stray logs", self.stray_logs.run()
         yield "releaser", self.releaser.run()
         yield "replays of holds", self.releaser.run_replays()
+        yield "files of holds", self.releaser.run_writes()
         yield "carries of holds", self.releaser.run_carries()
 
 

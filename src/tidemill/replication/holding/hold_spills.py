@@ -6,6 +6,8 @@ replays only what came later. Runs that neither the book nor a snapshot needs ar
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -40,9 +42,12 @@ class HoldSpills:
         self._table_max = table_max
         self._snapshots = HoldSnapshots(log, runs_max=runs_max)
         self._files: HoldFiles | None = None
+        self._turn = asyncio.Lock()
+        """The files change in one place at a time: a table is written while a replay runs."""
         self._generation = 0
         self._newest: HoldBook | None = None
         """The book that is made from the log as it is now: a cut begins another one."""
+        self._distrusts_snapshots = False
 
     def new_book(self) -> HoldBook:
         """An empty book, whose runs have numbers that no other book of this process uses."""
@@ -57,13 +62,21 @@ class HoldSpills:
         made = self.new_book()
         if not self._directory:
             return made
-        files = await disk.run(partial(self._opened, disk))
-        restored = await self._snapshots.try_restore(disk, files)
+        async with self._turn:
+            files = await disk.run(partial(self._opened, disk))
+            if self._distrusts_snapshots:
+                await disk.run(files.drop_snapshots)
+                self._distrusts_snapshots = False
+            restored = await self._snapshots.try_restore(disk, files)
         if restored is None:
             return made
         if self._newest is made:
             self._newest = restored
         return restored
+
+    def distrust_snapshots(self) -> None:
+        """The next book is made from the log alone."""
+        self._distrusts_snapshots = True
 
     def try_take(self, book: HoldBook) -> Spill | None:
         """What `write` should write of this book, if it has grown too large for memory."""
@@ -74,8 +87,16 @@ class HoldSpills:
     async def write(self, disk: Disk, book: HoldBook, spill: Spill) -> None:
         """Write a table and let the book use the file. Raises StorageFault, KafkaError (busy).
 
-        Then the table stays in memory until the next attempt.
+        Then the table stays in memory until the next attempt, as that of a book which the log has
+        left behind: the files are those of its successor.
         """
+        async with self._turn:
+            if book is self._newest:
+                await self._write_and_keep(disk, book, spill)
+            else:
+                book.give_back(spill)
+
+    async def _write_and_keep(self, disk: Disk, book: HoldBook, spill: Spill) -> None:
         try:
             data = await disk.run(partial(self._write, disk, spill), DiskWork.BACKGROUND)
         except StorageFault:
@@ -89,17 +110,19 @@ class HoldSpills:
 
     async def open_files(self, disk: Disk) -> bool:
         """Find out what files there are; False: nothing is kept in files."""
-        if self._directory and self._files is None:
-            await disk.run(partial(self._opened, disk), DiskWork.BACKGROUND)
+        async with self._turn:
+            if self._directory and self._files is None:
+                await disk.run(partial(self._opened, disk), DiskWork.BACKGROUND)
         return self._files is not None
 
-    async def look(self, disk: Disk, book: HoldBook) -> None:
-        """Keep a snapshot of this book, which is whole, if it is time. Raises StorageFault."""
-        files = self._files
-        if files is None or book is not self._newest:
-            return
-        if await self._snapshots.look(disk, files, book):
-            await self._drop_unused(disk, files, book)
+    async def look(self, disk: Disk, book: HoldBook, is_whole: Callable[[], bool]) -> None:
+        """Keep a snapshot of this book, if it is whole and it is time. Raises StorageFault."""
+        async with self._turn:
+            files = self._files
+            if files is None or book is not self._newest or not is_whole():
+                return
+            if await self._snapshots.look(disk, files, book):
+                await self._drop_unused(disk, files, book)
 
     async def _drop_unused(self, disk: Disk, files: HoldFiles, book: HoldBook) -> None:
         drop = partial(files.drop_unused, [*book.runs(), *self._snapshots.needed_runs()])

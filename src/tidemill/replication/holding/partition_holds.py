@@ -142,6 +142,15 @@ class PartitionHolds:
         if not self.is_whole:
             self.host.replay(self)
 
+    def lost_copies(self) -> None:
+        """Records of open holds are gone: what ended them was cut by an unclean election.
+
+        They cannot be delivered, and all others would wait behind them. The log alone says what is
+        left; snapshots know too much.
+        """
+        self.spills.distrust_snapshots()
+        self.was_cut()
+
     def adopt(self, book: HoldBook) -> None:
         """A replay reached the end of the log."""
         self.book = book

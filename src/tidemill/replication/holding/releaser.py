@@ -79,12 +79,15 @@ class Releaser:
         self._fault_log = RateLimit()
         self._woken = asyncio.Event()
         self._replay_woken = asyncio.Event()
+        self._write_woken = asyncio.Event()
         host.wake = self._wake
 
     def _wake(self) -> None:
         if self._host.to_look_at:
             self._woken.set()
-        if self._host.to_replay or self._host.to_write or self._host.to_keep:
+        if self._host.to_write:
+            self._write_woken.set()
+        if self._host.to_replay or self._host.to_keep:
             self._replay_woken.set()
 
     # --- replays ---------------------------------------------------------------------------------
@@ -96,10 +99,19 @@ class Releaser:
             self._replay_woken.clear()
             await self.replay_wanted()
 
-    async def replay_wanted(self) -> None:
-        """Rebuild all books that are behind now, and write files of those that need any."""
+    async def run_writes(self) -> None:
+        """Write files of large books, forever: beside replays, which may take long."""
+        while True:
+            await self._write_woken.wait()
+            self._write_woken.clear()
+            await self.write_wanted()
+
+    async def write_wanted(self) -> None:
         while self._host.to_write:
             await self._write(*self._host.to_write.popleft())
+
+    async def replay_wanted(self) -> None:
+        """Rebuild all books that are behind now, and keep snapshots that are due."""
         while self._host.to_replay:
             holds = next(iter(self._host.to_replay))
             del self._host.to_replay[holds]
@@ -121,8 +133,8 @@ class Releaser:
     async def _keep_snapshot(self, holds: PartitionHolds) -> None:
         try:
             has_files = await holds.spills.open_files(self._disk)
-            if has_files and holds.is_whole and not holds.partition.log.is_closed:
-                await holds.spills.look(self._disk, holds.book)
+            if has_files and not holds.partition.log.is_closed:
+                await holds.spills.look(self._disk, holds.book, lambda: holds.is_whole)
         except (KafkaError, StorageFault) as error:
             self._note(holds, error)
 
@@ -311,10 +323,14 @@ class Releaser:
     async def _read_batch(self, holds: PartitionHolds, offset: int) -> tuple[Buffer, bool]:
         """The batch with this offset, and whether it was loaded into memory."""
         log = holds.partition.log
-        found = log.read(offset, max_bytes=1, end_offset=log.log_end_offset)
+        start = max(offset, log.log_start_offset)  # it may lie within a batch
+        found = log.read(start, max_bytes=1, end_offset=log.log_end_offset)
         chunks = found.chunks if found.load is None else await self._disk.run(found.load)
         if not chunks:  # the log was cut while batches before it were read
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no batch at offset {offset}")
+        if read_header(chunks[0]).base_offset > offset:
+            holds.lost_copies()
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} was deleted")
         return chunks[0], found.load is not None
 
     def _count_released(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:

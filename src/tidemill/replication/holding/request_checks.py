@@ -78,12 +78,16 @@ def check_commands(
     moves = [one.move for one in requests.commands if one.move is not None]
     _check_times(moves, policy, wall_ms)
     _check_lookups(requests.commands, book)
+    has_schedules = any(one.schedule is not None for one in requests.held)
     cancelled: set[int] = set()
     errors = []
     for command in requests.commands:
         target = command.target
         found = book.find(target) if isinstance(target, int) else book.find_id(target)
         fault = _try_find_fault(command, found, book, cancelled)
+        if has_schedules and command.move is not None and found is not None and found.schedule:
+            # A new one with the same id takes its place, and the move would do nothing.
+            fault = "a batch sets schedules or moves them"
         if fault is not None:
             errors.append((command.place, f"tidemill.target={_shown(target)}: {fault}"))
         elif command.move is None and found is not None:

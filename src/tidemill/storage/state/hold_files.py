@@ -118,6 +118,10 @@ class HoldFiles:
             except (StorageFault, UserError):  # damaged, or of another version
                 self.drop_snapshot(offset)
 
+    def drop_snapshots(self) -> None:
+        """None of them is of this log."""
+        self.drop_after(-1)
+
     def drop_after(self, end_offset: int) -> None:
         """The log ends at `end_offset`: later snapshots describe batches that are not there."""
         cut = [offset for offset in self._snapshots if offset > end_offset]

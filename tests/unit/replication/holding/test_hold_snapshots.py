@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.support.batches import append, batch, flush
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay
-from tidemill.replication.holding import hold_snapshots, partition_holds
+from tidemill.replication.holding import hold_snapshots, partition_holds, releaser
 from tidemill.replication.holding.hold_spills import HoldSpills
 from tidemill.storage.files.disk import OsDisk
 from tidemill.storage.files.file_cache import FileCache
@@ -195,5 +196,51 @@ def test_S11_a_replay_keeps_nothing_of_ends_that_are_durable(disk, tmp_path):
         again = await _again(leading, log, disk)
         assert again.holds.is_whole
         assert again.holds.book.capture().pins == []
+
+    run(scenario())
+
+
+def test_a_snapshot_with_holds_whose_records_are_gone_is_given_up(disk, tmp_path):
+    """As after an unclean election: the release was cut, and the record deleted before."""
+
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        assert _snapshots(tmp_path / "t-0")
+        log.advance_start(5)
+        again = await _again(leading, log, disk)
+        assert again.holds.book.pending == 30
+        await again.pass_time(120)
+        await again.work()
+        values = [one.value for one in again.seen(30)]
+        assert values == [b"%d" % number for number in range(5, 30)]
+        assert again.holds.book.pending == 0
+
+    run(scenario())
+
+
+def test_S11_tables_are_written_while_the_replay_of_another_partition_takes_long(
+    disk, tmp_path, monkeypatch
+):
+    async def long_replay(_holds, _disk):
+        await asyncio.Event().wait()
+
+    async def scenario():
+        leading = Replica(ManualClock(), _log(disk, tmp_path / "t-0"), disk=disk).lead()
+        monkeypatch.setattr(releaser, "replay", long_replay)
+        loops = [leading.releaser.run_replays(), leading.releaser.run_writes()]
+        tasks = [asyncio.create_task(one) for one in loops]
+        other = Replica(leading.clock, _log(disk, tmp_path / "t-1"), disk=disk).lead()
+        other.send((b"other", [delay(60_000)]))
+        other.holds.is_whole = False
+        leading.host.replay(other.holds)
+        await asyncio.sleep(0)
+        for number in range(9):
+            leading.send((b"%d" % number, [delay(60_000)]))
+            await asyncio.sleep(0)
+        assert leading.holds.book.runs()
+        for task in tasks:
+            task.cancel()
 
     run(scenario())

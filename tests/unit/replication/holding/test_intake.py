@@ -217,6 +217,14 @@ def test_after_a_cancel_in_the_same_batch_nothing_is_moved(leading):
     assert [place for place, _ in refusal.record_errors] == [1]
 
 
+def test_a_schedule_that_another_one_may_replace_is_not_moved_in_the_same_batch(leading):
+    daily = [("tidemill.schedule", b"0 9 * * *"), message_id(b"daily")]
+    leading.send((b"old", daily))
+    refusal = refused(leading, (b"new", daily), (b"", move(b"0", delay(60_000))))
+    assert "sets schedules or moves them" in refusal.detail
+    leading.send((b"", move(b"0", delay(60_000))))
+
+
 def test_after_a_cancel_by_its_id_nothing_is_moved_by_its_ticket(leading):
     leading.send((b"a", [delay(10_000), message_id(b"m")]))
     refusal = refused(leading, (b"", cancel(b"m")), (b"", move(b"0", delay(5))))

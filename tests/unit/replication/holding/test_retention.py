@@ -156,3 +156,22 @@ def test_a_carried_hold_is_known_to_a_new_replica_that_begins_behind_the_first_c
         assert [one.value for one in second.seen(start)] == [b"a"]
 
     run(scenario())
+
+
+def test_what_an_unclean_election_took_does_not_hold_up_the_rest():
+    async def scenario():
+        leading, second = Replica(ManualClock()).lead(), Replica(ManualClock())
+        second.follow(epoch=0)
+        leading.send((b"gone", [delay(10_000)]))
+        leading.send((b"still", [delay(11_000)]), (b"there", [delay(12_000)]))
+        second.copy_from(leading)
+        await leading.pass_time(10)
+        assert leading.values() == [b"gone"]
+        assert second.partition.as_follower.follow_start(2), "in the middle of the second batch"
+        second.lead(epoch=1)  # without the release of the first
+        await second.pass_time(10)
+        await second.pass_time(5)
+        assert [one.value for one in second.seen(3)] == [b"still", b"there"]
+        assert second.holds.book.pending == 0
+
+    run(scenario())

@@ -138,6 +138,8 @@ class TransactionVerification:
         pauses_s = iter(MARKER_PAUSES_S)
         while True:
             asked = dict(self._unverified(producer_id, epoch, all_left))
+            if not asked:
+                break  # lost during the pause: to add nothing would begin a transaction
             await self._ask(transactional_id, producer_id, epoch, asked)
             codes = [verdict.code for verdict in asked.values()]
             pause_s = next(pauses_s, None)

@@ -191,6 +191,19 @@ def test_a_broker_that_loses_its_partition_during_the_question_refuses(orders):
     assert codes(orders, batch()) == [ErrorCode.KAFKA_STORAGE_ERROR]
 
 
+def test_a_broker_that_loses_its_partition_between_questions_asks_no_more(orders):
+    """With nothing to add, the question would begin a transaction without a partition."""
+    verifier = orders.services.verifier
+    verifier.codes[0] = ErrorCode.CONCURRENT_TRANSACTIONS
+
+    def lose():
+        orders.partition("orders").offline = True
+
+    verifier.meanwhile = lose
+    assert codes(orders, batch()) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert len(verifier.asked) == 1
+
+
 def test_a_question_that_fails_is_a_refusal(orders):
     def fail():
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
