@@ -78,7 +78,7 @@ def check_commands(
     moves = [one.move for one in requests.commands if one.move is not None]
     _check_times(moves, policy, wall_ms)
     _check_lookups(requests.commands, book)
-    has_schedules = any(one.schedule is not None for one in requests.held)
+    has_schedules = bool(requests.schedules)
     cancelled: set[int] = set()
     errors = []
     for command in requests.commands:
