@@ -29,7 +29,7 @@ filling.flush()
 def reader(topic: str) -> Consumer:
     settings = {"bootstrap.servers": BOOTSTRAP, "group.id": f"{ORDERS}-billing"}
     settings |= {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-    settings |= {"session.timeout.ms": 6000}  # so long the orders of a crashed run belong to it
+    settings |= {"session.timeout.ms": "6000"}  # so long the orders of a crashed run belong to it
     consumer = Consumer(settings | {"enable.auto.commit": False})
     consumer.subscribe([topic])
     return consumer
