@@ -19,7 +19,7 @@ HANG_S = 600.0
 def main(bootstrap: str, topic: str, folder: Path, hang_at: int) -> None:
     settings = {"spark.ui.enabled": "false", "spark.driver.memory": "512m"}
     settings |= {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
-    spark = session("driver", master="local[2]", settings=settings, quiet=True)
+    spark = session("driver", master="local[2]", settings=settings, quiet=True, brief=True)
     stream = load_stream(
         spark, bootstrap, topic, startingOffsets="earliest", maxOffsetsPerTrigger="40"
     )

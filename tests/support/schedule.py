@@ -25,7 +25,12 @@ class FileSchedule(LoadScopeScheduling):
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
-        return TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
+        return stays_with(nodeid)
+
+
+def stays_with(nodeid: str) -> str:
+    """The file or folder whose tests one worker runs."""
+    return TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
 
 
 def longest_first(items: list[pytest.Item]) -> None:
