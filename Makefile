@@ -23,7 +23,7 @@ PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup setup-spark plain fresh demo test check lint bench sim kills interop coverage docs lock generate format clean
+.PHONY: help setup setup-spark plain fresh demo test check lint bench sim sim-hours kills interop coverage docs lock generate format clean
 
 help:
 	@echo 'make setup      .venv with the broker and what its tests need'
@@ -32,6 +32,7 @@ help:
 	@echo 'make check      format, lint, types and the quick tests: before every commit'
 	@echo 'make test       all tests, the same that CI runs'
 	@echo 'make sim SEEDS=0-999  search simulated clusters for a seed that breaks a promise'
+	@echo 'make sim-hours HOURS=10  let simulated clusters live for hours, and add up what happened'
 	@echo 'make kills KILLS=1000  kill brokers and Spark drivers around the commits of transactions'
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools [BROKERS=3]'
 	@echo 'make bench      measure, side by side with Apache Kafka'
@@ -141,6 +142,11 @@ test: setup-spark lint
 SEEDS ?= 0-299
 sim: $(STAMPS)/hot fresh
 	@$(BIN)/python -m tests.sim.seed_search --seeds $(SEEDS) $(SIM_OPTIONS)
+
+# One cluster lives for an hour at a time; the file adds up what all of them went through.
+HOURS ?= 10
+sim-hours: $(STAMPS)/hot fresh
+	@$(BIN)/python -m tests.sim.hours --hours $(HOURS) $(SIM_OPTIONS)
 
 # On one node, then on three, then drivers of Spark at every point of a batch.
 KILLS ?= 200

@@ -16,7 +16,7 @@ It changes nothing and reads only what tests may read: a run with it is the run 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidemill.broker import Broker
 from tidemill.core.ids import TopicPartition
@@ -46,6 +46,12 @@ class Probe:
         self.broken: str | None = None
         self.stale_hosts = 0
         """Hosts whose clock stood still a moment ago: they may act for longer than they should."""
+        self.on_uncertain_leader: Callable[[], None] = lambda: None
+        """Called when a leader was elected although no replica was certain.
+
+        A known hole: all of them ended unclean, one after the other, and the first one leads, not
+        the one with the longest log. What was read and not acknowledged may be lost (I8, I12).
+        """
         world.trace.probe = self.look
 
     def check(self) -> None:
@@ -117,6 +123,9 @@ class Probe:
         newest = max(epoch for one, epoch in self._leaders if one == partition)
         if copy.leader_epoch < newest:
             return  # elected before, and late: it was stopped while others took over from it
+        if copy.image is not None and copy.image.unclean_epoch == copy.leader_epoch:
+            self._told.pop(partition, None)
+            self.on_uncertain_leader()
         told, end = self._told.get(partition, 0), copy.log.log_end_offset
         self._expect(
             end >= told, f"I12: {place}: broker {broker_id} ends at {end}, readers saw {told}"
