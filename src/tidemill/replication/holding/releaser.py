@@ -192,13 +192,14 @@ class Releaser:
         if to_plan:
             await self._carry(holds, to_plan)
             return
+        cuts = holds.cuts
         stored, codec = await self._read(holds, due)
         due = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
         build = partial(
             make_release, stored, now_ms=now_ms, wall_ms=self._host.wall_ms(), codec=codec
         )
-        if self._append(holds, due, await self._disk.run(build), now_ms):
+        if self._append(holds, due, cuts, await self._disk.run(build), now_ms):
             self._count_released(holds, due)
 
     # --- carries ---------------------------------------------------------------------------------
@@ -244,6 +245,7 @@ class Releaser:
 
         Of the first ones, if not all can be read: the others come when somebody looks again.
         """
+        cuts = holds.cuts
         stored, codec = await self._read(holds, some)
         some = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
@@ -255,17 +257,19 @@ class Releaser:
             stamp_ms=holds.steady_ms(),
             codec=codec,
         )
-        if self._append(holds, some, await self._disk.run(build), now_ms):
+        if self._append(holds, some, cuts, await self._disk.run(build), now_ms):
             self._telemetry.holds_carried += len(some)
 
     def _append(
-        self, holds: PartitionHolds, some: Sequence[Hold], batch: bytearray, now_ms: int
+        self, holds: PartitionHolds, some: Sequence[Hold], cuts: int, batch: bytearray, now_ms: int
     ) -> bool:
         """Append a batch of these holds; False: one of them has changed since it was read.
 
-        Whoever called looks again.
+        After a cut an equal hold may be another record. Whoever called looks again.
         """
-        if not holds.is_whole or any(holds.book.find(hold.ticket) != hold for hold in some):
+        if holds.cuts != cuts or not holds.is_whole:
+            return False
+        if any(holds.book.find(hold.ticket) != hold for hold in some):
             return False
         holds.partition.append_ours(batch, now_ms=now_ms)
         return True
