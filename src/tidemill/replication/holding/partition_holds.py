@@ -260,6 +260,9 @@ class PartitionHolds:
         """Retention drops nothing from here on: the oldest copy that is or may again be held."""
         if not self.is_whole:
             return self.replay_offset
+        if not self.partition.is_leader:
+            # Only the leader knows which ends all others have flushed: its log start is followed.
+            return self.partition.log.log_start_offset
         self._settle()
         return self.book.floor()
 
