@@ -23,7 +23,7 @@ PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup setup-spark plain fresh demo test check lint bench sim sim-hours kills interop coverage docs lock generate format clean
+.PHONY: help setup setup-spark plain fresh demo test check lint bench sim sim-hours kills holds interop coverage docs lock generate format clean
 
 help:
 	@echo 'make setup      .venv with the broker and what its tests need'
@@ -34,6 +34,7 @@ help:
 	@echo 'make sim SEEDS=0-999  search simulated clusters for a seed that breaks a promise'
 	@echo 'make sim-hours HOURS=10  let simulated clusters live for hours, and add up what happened'
 	@echo 'make kills KILLS=1000  kill brokers and Spark drivers around the commits of transactions'
+	@echo 'make holds HELD=1000000  many held records over restarts, and clocks that are set by an hour'
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools [BROKERS=3]'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
@@ -154,6 +155,12 @@ kills: setup-spark
 	@$(BIN)/python -m tests.campaign.transaction_kills --kills $(KILLS)
 	@$(BIN)/python -m tests.campaign.transaction_kills --kills $(KILLS) --brokers 3
 	@$(BIN)/pytest -q --kill-points all -k killed_at tests/spark/test_exactly_once.py
+
+# Three brokers with many pending records; then a broker under libfaketime.
+HELD ?= 200000
+holds: setup
+	@$(BIN)/python -m tests.campaign.pending_holds --records $(HELD)
+	@$(BIN)/python -m tests.campaign.clock_steps
 
 interop: setup
 	@$(BIN)/python -m interop.run --brokers $(or $(BROKERS),1) $(ONLY)

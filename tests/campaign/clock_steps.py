@@ -41,6 +41,9 @@ WAIT_S = 25.0
 RIGHT_AGAIN_S = 5.0
 """The clock is right again so long before."""
 LATE_S_MAX = 60.0
+SEEN_S = 2.0
+"""The library looks for another offset once a second."""
+PROBE = b"probe"
 DOWNLOAD_S_MAX = 120.0
 
 
@@ -103,6 +106,7 @@ class ClockRun:
         try:
             due_s, due_at = self._fill()
             self._set_clock(self.summary.step_s)
+            self._check_clock(watch)
             _sleep_until(due_s - RIGHT_AGAIN_S)
             if self.summary.step_s > 0:
                 self._check_none(watch)
@@ -111,6 +115,7 @@ class ClockRun:
             else:
                 delays = [value for value in due_at if value.startswith(b"delay")]
                 watch.wait_for(delays, RIGHT_AGAIN_S + LATE_S_MAX)
+                self._check_waits(watch, due_at)
                 self._set_clock(0)
                 self._broker.kill()
                 self._broker.start()
@@ -138,9 +143,26 @@ class ClockRun:
 
     # --- checks ----------------------------------------------------------------------------------
 
+    def _check_clock(self, watch: DeliveryWatch) -> None:
+        """A release has the broker's wall clock as its time: it must have been set."""
+        _sleep_until(monotonic() + SEEN_S)
+        probe = HeldSend(PROBE, ("tidemill.delay-ms", b"1"))
+        send_held(self._broker.bootstrap, self._topic, [probe])
+        watch.wait_for([PROBE], LATE_S_MAX)
+        ahead_s = watch.stamp_ms.get(PROBE, 0) / 1000 - time()
+        if abs(ahead_s - self.summary.step_s) > LATE_S_MAX:
+            self.summary.violations.append(f"the clock is ahead by {ahead_s:.0f} s: it was not set")
+
     def _check_none(self, watch: DeliveryWatch) -> None:
-        if watch.came:
-            self.summary.violations.append(f"I31: {len(watch.came)} came while the clock was ahead")
+        came = watch.came.keys() - {PROBE}
+        if came:
+            self.summary.violations.append(f"I31: {len(came)} came while the clock was ahead")
+
+    def _check_waits(self, watch: DeliveryWatch, due_at: dict[bytes, float]) -> None:
+        """Times of day follow the wall clock, which is an hour behind."""
+        came = [value for value in due_at if value in watch.came and value.startswith(b"at")]
+        if came:
+            self.summary.violations.append(f"I31: {len(came)} came before their time of day")
 
     def _check(self, watch: DeliveryWatch, due_at: dict[bytes, float]) -> None:
         summary, violations = self.summary, self.summary.violations

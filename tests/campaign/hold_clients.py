@@ -90,6 +90,8 @@ class DeliveryWatch:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.came: Counter[bytes] = Counter()
         self.first_s: dict[bytes, float] = {}
+        self.stamp_ms: dict[bytes, int] = {}
+        """The time of its release, on the broker's wall clock."""
         self.failure: Exception | None = None
         self._is_over = threading.Event()
         self._consumer = confluent_kafka.Consumer(
@@ -111,6 +113,7 @@ class DeliveryWatch:
                     if message.error() is None:
                         self.came[message.value()] += 1
                         self.first_s.setdefault(message.value(), monotonic())
+                        self.stamp_ms[message.value()] = message.timestamp()[1]
         except Exception as error:  # noqa: BLE001 - the campaign reports it
             self.failure = error
         finally:

@@ -9,13 +9,11 @@ import pytest
 
 from tidemill.core.rng import SeededRng
 from tidemill.testing.crash.crash_states import CrashExplorer
-from tidemill.testing.crash.hold_states import (
+from tidemill.testing.crash.hold_states import check_holds, cut_workload, hold_workload
+from tidemill.testing.crash.holding_broker import (
     HoldingBroker,
     HoldPromises,
     JournaledHoldingBroker,
-    check_holds,
-    cut_workload,
-    hold_workload,
 )
 from tidemill.testing.crash.mini_broker import MiniBroker
 from tidemill.testing.crash.promises import BrokenPromise

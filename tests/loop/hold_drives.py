@@ -21,19 +21,22 @@ LATER = TopicPartition("later", 0)
 IDS = (0, 1, 2)
 BATCH_RECORDS = 9_000
 """Nearly as many as a batch with held records may have."""
-BATCHES = 4
-"""More than two tables of a book."""
+BATCHES = 2
+"""More than a table of a book."""
+SMALL_BATCH_RECORDS = 600
+SMALL_BATCHES = 28
+"""As many: a release opens each batch that it takes something from."""
 SOON_MS = 40_000
 FAR_MS = 3_600_000
-SNAPSHOT_LOG_BYTES = 1_000_000
+SNAPSHOT_LOG_BYTES = 100_000
 
 
-async def _hold(stage: Stage, delay_ms: int) -> None:
+async def _hold(stage: Stage, delay_ms: int, count: int = BATCH_RECORDS) -> None:
     """One batch of held records, due one after the other."""
     now_ms = stage.world.clock.wall_ms()
     records = [
         Record(b"v", headers=[("tidemill.delay-ms", b"%d" % (delay_ms + at))], timestamp=now_ms)
-        for at in range(BATCH_RECORDS)
+        for at in range(count)
     ]
     data = PartitionProduceData(index=0, records=bytes(build_batch(records)))
     topics = [TopicProduceData(name=LATER.topic, partition_data=[data])]
@@ -45,14 +48,14 @@ def _pending(world: SimWorld, broker_id: int) -> int:
     return holds.book.pending if holds is not None and holds.is_whole else -1
 
 
-async def releases_of_large_batches(world: SimWorld) -> None:
-    """Folds of large batches, runs that are written, and releases out of them."""
+async def releases_of_a_large_book(world: SimWorld) -> None:
+    """Folds, runs that are written, and releases out of them."""
     await world.start_broker(0)
     async with staged(world) as stage:
         await stage.create(LATER.topic)
-        for _ in range(BATCHES):
-            await _hold(stage, SOON_MS)
-        assert _pending(world, 0) == BATCHES * BATCH_RECORDS > 2 * HOLD_TABLE_MAX
+        for _ in range(SMALL_BATCHES):
+            await _hold(stage, SOON_MS, SMALL_BATCH_RECORDS)
+        assert _pending(world, 0) == SMALL_BATCHES * SMALL_BATCH_RECORDS > HOLD_TABLE_MAX
         await asyncio.sleep(SOON_MS / 1000)
         await eventually(lambda: _pending(world, 0) == 0)
     await world.stop_broker(0)
@@ -117,7 +120,7 @@ def _names(world: SimWorld) -> list[str]:
 
 
 HOLDING = {
-    "releases of large batches": releases_of_large_batches,
+    "releases of a large book": releases_of_a_large_book,
     "a large book is restored": a_large_book_is_restored,
     "a large book is replayed": a_large_book_is_replayed,
     "a follower catches up with held records": a_follower_catches_up,

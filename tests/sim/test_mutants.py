@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.loads import RECORDS, TRANSACTIONS
+from tests.sim.loads import HOLDS, RECORDS, TRANSACTIONS
 from tests.sim.seed_search import Settings, run_one, shrunk
 from tidemill.testing.mutants import MUTANTS, MutantNotPlantable
 
@@ -30,6 +30,21 @@ KNOWN = [
     (TRANSACTIONS, "", "end of an old epoch", 0),
     (TRANSACTIONS, "", "offsets before the commit", 0),
     (TRANSACTIONS, RESTARTS, "transaction not verified", 0),
+    (HOLDS, "", "veiled batch served raw", 0),
+    (HOLDS, "", "client's ticket counts", 0),
+    (HOLDS, "", "due rounded", 0),
+    (HOLDS, "", "due decided at replay", 0),
+    (HOLDS, "", "closed set forgotten at takeover", 0),
+    (HOLDS, "", "carried copy ignored", 0),
+    (HOLDS, "", "steady is wall", 0),
+    (HOLDS, "", "clock ahead believed at once", 0),
+    (HOLDS, "", "clock back delivers at once", 2),
+    (HOLDS, "", "book not asked again", 1),
+    (HOLDS, "", "cut ignored by the book", 2),
+    (HOLDS, "", "retention ignores the floor", 0),
+    (HOLDS, "", "follower ignores the floor", 0),
+    (HOLDS, "", "snapshot that the log start has passed", 1),
+    (HOLDS, "", "taken rows not captured", 0),
 ]
 """Kinds of faults, or those that seeds draw, and a seed that finds the bug: the hunt begins there,
 and goes on if that run has changed."""

@@ -282,6 +282,9 @@ class PartitionHolds:
         if not self.is_whole:
             return self.replay_offset
         self.settle(self.book)
+        if not self.partition.is_leader:
+            # Only the leader knows which ends all others have flushed: its log start is followed.
+            return self.partition.log.log_start_offset
         return self.book.floor()
 
     def settle(self, book: HoldBook) -> None:

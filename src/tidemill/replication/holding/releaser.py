@@ -204,14 +204,14 @@ class Releaser:
         if to_plan:
             await self._carry(holds, to_plan)
             return
-        changes = holds.changes
+        seen = holds.changes
         stored, codec = await self._read(holds, due)
         due = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
         build = partial(
             make_release, stored, now_ms=now_ms, wall_ms=self._host.wall_ms(), codec=codec
         )
-        if self._append(holds, due, changes, await self._disk.run(build), now_ms):
+        if self._append(holds, due, seen, await self._disk.run(build), now_ms):
             self._count_released(holds, due)
 
     # --- carries ---------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class Releaser:
 
         Of the first ones, if not all can be read: the others come when somebody looks again.
         """
-        changes = holds.changes
+        seen = holds.changes
         stored, codec = await self._read(holds, some)
         some = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
@@ -269,24 +269,25 @@ class Releaser:
             stamp_ms=holds.steady_ms(),
             codec=codec,
         )
-        if self._append(holds, some, changes, await self._disk.run(build), now_ms):
+        if self._append(holds, some, seen, await self._disk.run(build), now_ms):
             self._telemetry.holds_carried += len(some)
 
     def _append(
         self,
         holds: PartitionHolds,
         some: Sequence[Hold],
-        changes: object,
+        seen: tuple[HoldBook, int],
         batch: bytearray,
         now_ms: int,
     ) -> bool:
         """Append a batch of these holds; False: one of them has changed since it was read.
 
-        Whoever called looks again.
+        After a cut an equal hold may be another record. Whoever called looks again.
         """
-        if not holds.is_whole:
+        book, changes = seen
+        if holds.book is not book or not holds.is_whole:
             return False
-        if holds.changes != changes and any(holds.book.find(one.ticket) != one for one in some):
+        if book.changes != changes and any(book.find(one.ticket) != one for one in some):
             return False
         holds.partition.as_leader.append_ours(batch, now_ms=now_ms)
         return True

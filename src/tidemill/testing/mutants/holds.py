@@ -123,6 +123,7 @@ def _not_asked_again(_original: Function) -> Function:
         _releaser: Releaser,
         holds: PartitionHolds,
         _some: Sequence[Hold],
+        _seen: object,
         batch: bytearray,
         now_ms: int,
     ) -> bool:

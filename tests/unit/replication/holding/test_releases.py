@@ -418,6 +418,28 @@ def test_a_log_that_is_cut_while_a_release_is_read_ends_nothing_but_the_release(
     run(scenario())
 
 
+def test_I2_what_took_the_place_of_a_cut_record_while_that_was_read_is_what_comes(leading, clock):
+    """Two elections while a thread works: the hold looks the same, its record is another one."""
+
+    async def scenario():
+        soon, far = clock.wall_ms() + 1_000, clock.wall_ms() + 100_000
+
+        def send(value):
+            leading.send((value, [deliver_at(soon)]), (b"far", [deliver_at(far)]))
+
+        def replace():
+            leading.partition.log.truncate_to(0)
+            leading.holds.was_cut()
+            send(b"new")
+
+        send(b"old")
+        leading.disk.before = replace
+        await leading.pass_time(2)
+        assert leading.values() == [b"new"]
+
+    run(scenario())
+
+
 def test_what_is_cancelled_while_it_is_read_is_not_released(leading):
     async def scenario():
         leading.send((b"a", [delay(10)]), (b"b", [delay(10)]))

@@ -77,6 +77,31 @@ def test_a_hold_stays_until_its_release_is_durable_everywhere(leading):
     run(scenario())
 
 
+def test_a_follower_keeps_a_released_hold_until_its_leader_lets_it_go(leading):
+    """It has flushed the release, but others may lose it: then the hold is open again."""
+
+    async def scenario():
+        leading.lead(epoch=1, isr=(OWN, SECOND))
+        second = Replica(leading.clock, MemoryPartitionLog(CONFIG))
+        second.follow(epoch=1)
+        leading.send((b"held", [delay(1_000)]))
+        leading.send((b"plain", []))
+        await leading.pass_time(120)
+        second.copy_from(leading)
+        fetched(SECOND, leading.partition, 3)
+        second.partition.as_follower.append(b"", high_watermark=3, now_ms=0)
+        await second.work()
+        assert second.partition.high_watermark == 3
+        assert second.holds.is_whole
+        assert retain(second) == 0
+        second.partition.as_follower.follow_start(2)
+        assert retain(second) == 2
+        second.lead(epoch=2)
+        assert second.partition.droppable_offset() == 3
+
+    run(scenario())
+
+
 def test_a_few_holds_are_carried_out_of_old_files_and_delivered_once(leading):
     async def scenario():
         due_ms = leading.clock.wall_ms() + 600_000
