@@ -24,12 +24,14 @@ KNOWN = [
     (RECORDS, "", "divergence not checked", 3),
     (RECORDS, "", "elect outside the isr", 2),
     (RECORDS, "", "sequence not checked", 0),
-    (TRANSACTIONS, RESTARTS, "markers lost on reload", 1),
+    (TRANSACTIONS, RESTARTS, "markers lost on reload", 2),
     (TRANSACTIONS, "", "stable offset before the marker", 0),
     (TRANSACTIONS, RESTARTS, "open transaction expires", 0),
     (TRANSACTIONS, "", "end of an old epoch", 0),
     (TRANSACTIONS, "", "offsets before the commit", 0),
     (TRANSACTIONS, RESTARTS, "transaction not verified", 0),
+    (TRANSACTIONS, "cut,expiry,isolate", "aborted index not cut", 1),
+    (TRANSACTIONS, "late_watches,restart_cleanly,drain", "complete before the markers", 2),
 ]
 """Kinds of faults, or those that seeds draw, and a seed that finds the bug: the hunt begins there,
 and goes on if that run has changed."""
