@@ -42,6 +42,8 @@ VALUES = {
 }
 """Small segments, so that a coordinator loads several and a crash meets rolled files; a short
 interval, so that logs look for producers to forget while transactions are open."""
+CONFIGS = {"retention.ms": "-1", "index.interval.bytes": "256"}
+"""Several entries in the index of a segment: what is cut then keeps a part of it."""
 WORKERS = 4
 OPERATIONS_PER_TRANSACTION = 3
 """So that a run takes about as long as one of plain records."""
@@ -54,7 +56,7 @@ async def _create(world: SimWorld, replication: int) -> None:
                 TOPIC,
                 partitions=len(PARTITIONS),
                 replication=replication,
-                configs={"retention.ms": "-1"},
+                configs=CONFIGS,
             )
         )
 
