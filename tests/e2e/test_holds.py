@@ -177,6 +177,21 @@ def test_a_long_batch_is_taken_in_and_released_in_order(shared_broker, topic):
     assert read_to_end(shared_broker, topic) == values
 
 
+@pytest.mark.parametrize("options", [{}, {"compression.type": "lz4", "enable.idempotence": True}])
+def test_a_topic_for_retries_holds_every_record_that_names_no_time(shared_broker, topic, options):
+    create_topic(shared_broker.bootstrap, topic, tidemill_delay_default_ms="2000")
+    sender = Sender(shared_broker, **{"linger.ms": 200, **options})
+    sent_ms = now_ms()
+    values = [b"%03d" % n * 20 for n in range(100)]
+    sender.send_all(topic, [(value, []) for value in values])
+    sender.send(topic, b"sooner", delay(0))
+    with reading(shared_broker, topic) as consumer:
+        found = read(consumer, len(values) + 1)
+    assert [one.value() for one, _ in found] == [b"sooner", *values]
+    assert all(came_ms - sent_ms >= 2_000 for _, came_ms in found[1:])
+    assert read_to_end(shared_broker, topic) == [b"sooner", *values]
+
+
 def test_a_cancelled_record_never_comes_and_a_moved_one_at_its_new_time(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     sender = Sender(shared_broker)

@@ -94,6 +94,7 @@ def settings_of(topic: TopicImage) -> PartitionSettings:
             timestamp_after_max_ms=config.message_timestamp_after_max_ms,
             require_keys=config.compacts,
             compression=config.compression_type,
+            delay_default_ms=config.tidemill_delay_default_ms,
         ),
         in_sync_min=topic.min_isr,
         flush_before_ack=config.flush_group,

@@ -52,6 +52,7 @@ __all__ = [
     "records_section",
     "stamp_append_time",
     "verify",
+    "with_records",
     "write_checksum",
     "write_header",
 ]
@@ -383,8 +384,13 @@ def rebuild(
 
 def recompress(view: memoryview, codec: int) -> bytearray:
     """The same batch with its records under another codec."""
+    packed = compression.compress(codec, records_section(view, read_header(view)))
+    return with_records(view, packed, codec)
+
+
+def with_records(view: memoryview, packed: bytes | bytearray | memoryview, codec: int) -> bytearray:
+    """The same batch with other records, as many, which were compressed with this codec."""
     header = read_header(view)
-    packed = compression.compress(codec, records_section(view, header))
     out = bytearray(HEADER_BYTES + len(packed))
     out[:HEADER_BYTES] = view[:HEADER_BYTES]
     out[HEADER_BYTES:] = packed

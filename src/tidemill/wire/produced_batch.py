@@ -53,6 +53,7 @@ from tidemill.wire.batch import (
     recompress,
     stamp_append_time,
 )
+from tidemill.wire.default_delay import delay_records
 
 __all__ = [
     "BatchPolicy",
@@ -103,6 +104,7 @@ class BatchPolicy:
 
     __slots__ = (
         "compression",
+        "delay_default_ms",
         "max_message_bytes",
         "require_keys",
         "timestamp_after_max_ms",
@@ -119,6 +121,7 @@ class BatchPolicy:
         timestamp_after_max_ms: int = 3_600_000,
         require_keys: bool = False,
         compression: str = "producer",
+        delay_default_ms: int = 0,
     ) -> None:
         self.max_message_bytes = max_message_bytes
         self.timestamp_type = timestamp_type
@@ -126,6 +129,8 @@ class BatchPolicy:
         self.timestamp_after_max_ms = timestamp_after_max_ms
         self.require_keys = require_keys
         self.compression = compression
+        self.delay_default_ms = delay_default_ms
+        """What a record that names no time is held for; 0: it is not."""
 
 
 def prepare_produced(
@@ -133,12 +138,17 @@ def prepare_produced(
 ) -> tuple[memoryview, BatchHeader, Records | None]:
     """Validate a client's batch and convert it to the form that the topic stores.
 
-    Returns the same view, patched, unless the topic requires another codec; and the records, but
-    only if a header of theirs has a name of ours. With `work`, raises LongBatch instead of taking
-    long.
+    Returns the same view, patched, unless the topic requires another codec or holds every record;
+    and the records, but only if a header of theirs has a name of ours. With `work`, raises
+    LongBatch instead of taking long.
     """
     left = 0 if work is None else work.left
     header, requesting = _validate(view, policy, now_ms, work)
+    if policy.delay_default_ms:
+        if work is not None and header.record_count > LOOP_OWN_HEADERS_MAX:
+            raise LongBatch
+        view, requesting = delay_records(view, header, policy.delay_default_ms)
+        header = read_header(view)
     if work is None or policy.compression == "producer":
         stored, header = _stored_form(view, header, policy, now_ms)
         return stored, header, requesting

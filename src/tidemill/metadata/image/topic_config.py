@@ -61,6 +61,7 @@ class TopicConfig:
     retention_ms: int = _default("retention.ms")
     segment_bytes: int = _default("segment.bytes")
     segment_ms: int = _default("segment.ms")
+    tidemill_delay_default_ms: int = _default("tidemill.delay.default.ms")
     tidemill_delay_enable: bool = _default("tidemill.delay.enable")
     tidemill_delay_max_ms: int = _default("tidemill.delay.max.ms")
     tidemill_delay_max_pending: int = _default("tidemill.delay.max.pending")
@@ -95,6 +96,7 @@ class TopicConfig:
 
 _FIELDS = {name: name.replace(".", "_") for name in TOPIC_KEYS}
 _EFFECTIVE = frozenset(TopicConfig.__dataclass_fields__)
+_DELAY_DEFAULT = "tidemill.delay.default.ms"
 _BROKER_FIELDS = {made.key: name for name, made in options_of(TopicDefaults).items()}
 
 
@@ -102,7 +104,20 @@ def checked_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
     """A topic's overrides, checked and in normal form; KafkaError INVALID_CONFIG."""
     if len(overrides) > _OVERRIDES_MAX:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"more than {_OVERRIDES_MAX} keys")
-    return {name: _checked(name, text) for name, text in sorted(overrides.items())}
+    checked = {name: _checked(name, text) for name, text in sorted(overrides.items())}
+    _refuse_delay(checked)
+    return checked
+
+
+def _refuse_delay(checked: Mapping[str, str]) -> None:
+    """A topic that holds nothing cannot hold everything."""
+    if checked.get(_DELAY_DEFAULT, "0") == "0":
+        return
+    if "compact" in checked.get("cleanup.policy", ""):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{_DELAY_DEFAULT}: a compacted topic has none")
+    if checked.get("tidemill.delay.enable") == "false":
+        detail = f"{_DELAY_DEFAULT} needs tidemill.delay.enable"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
 
 
 def _known(name: str) -> TopicKey:

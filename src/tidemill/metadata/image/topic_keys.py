@@ -348,6 +348,13 @@ _KEYS = (
         broker_key="log.roll.ms",
     ),
     _key(
+        "tidemill.delay.default.ms",
+        0,
+        "How long a record is held that names no time of its own: a topic for retries. 0 for not "
+        "at all.",
+        unit="ms",
+    ),
+    _key(
         "tidemill.delay.enable",
         True,
         "Whether records may be held until a time that their headers name. Never on a topic with "
