@@ -36,9 +36,6 @@ RECORDS_KEPT = 20
 CALM_S_MAX = 48.0
 WORKER_PAUSE_S_MAX = 16.0
 STALE_PAUSE_S_MAX = 6.0
-LONG_VALUES = {**VALUES, "log.message.timestamp.after.max.ms": 1 << 62}
-"""A simulated broker's wall clock begins anew with every life: an hour behind, it would refuse what
-clients send now."""
 REST_S_MAX = 900.0
 """How much longer than asked for a life may take: the shift at its end."""
 
@@ -124,7 +121,7 @@ def live_long(seed: int, *, simulated_s: float, brokers: int = 3) -> Campaign:
         campaign,
         main,
         partitions=PARTITIONS,
-        values=LONG_VALUES,
+        values=VALUES,
         pace=Pace.drawn(seed),
         time_limit_s=simulated_s + REST_S_MAX,
     )

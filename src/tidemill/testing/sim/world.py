@@ -197,7 +197,7 @@ class SimWorld:
         )
         broker = Broker(
             self._config(broker_id),
-            clock=SimClock(lambda: host.time(self.loop.time())),
+            clock=SimClock(lambda: host.time(self.loop.time()), wall_start_ms=self.clock.wall_ms()),
             net=self.net.on(host),
             disk=disk if self._watch_disk is None else self._watch_disk(disk),
             rng=self._fork(),
