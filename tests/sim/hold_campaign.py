@@ -198,7 +198,6 @@ def run_holds(
     witnesses: list[HoldWitness] = []
 
     async def main(world: SimWorld, history: History, probe: Probe) -> None:
-        world.keeps_wall = True
         seen = HoldHistory(history)
         witness = HoldWitness(world, seen, PARTITIONS)
         witnesses.append(witness)

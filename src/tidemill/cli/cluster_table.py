@@ -67,8 +67,9 @@ class ClusterHealth:
         found: dict[int, list[TopicPartition]] = {}
         for name in self.under_replicated:
             state = states[name]
-            for broker_id in self._live.intersection(state.replicas).difference(state.isr):
-                found.setdefault(broker_id, []).append(name)
+            for broker_id in state.replicas:
+                if broker_id in self._live and broker_id not in state.isr:
+                    found.setdefault(broker_id, []).append(name)
         return found
 
     def rows(self) -> list[BrokerRow]:

@@ -29,7 +29,7 @@ from tidemill.core.net import Net
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 from tidemill.storage.files.disk import Disk
-from tidemill.testing.manual_clock import WALL_START_MS, SimClock
+from tidemill.testing.manual_clock import SimClock
 from tidemill.testing.sim.coord import SimCoord
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.testing.sim.loop import CURRENT_HOST, SimHost, SimLoop, SimulationFailed
@@ -125,8 +125,6 @@ class SimWorld:
         self.failures: list[tuple[str, BaseException]] = []
         self.disk_delays_s: dict[int, float] = {}
         """Brokers whose slow disk calls take exactly this long; for others the delay is random."""
-        self.keeps_wall = False
-        """Whether a broker that starts again has the time of day; else its clock begins anew."""
         self.clocks: dict[int, SimClock] = {}
         """Of each broker's last life."""
         self._values = values or {}
@@ -199,8 +197,8 @@ class SimWorld:
             host=host,
             rng=self._fork(),
         )
-        wall_ms = self.clock.wall_ms() if self.keeps_wall else WALL_START_MS
-        clock = SimClock(lambda: host.time(self.loop.time()), wall_start_ms=wall_ms)
+        now_ms = self.clock.wall_ms()
+        clock = SimClock(lambda: host.time(self.loop.time()), wall_start_ms=now_ms)
         self.clocks[broker_id] = clock
         broker = Broker(
             self._config(broker_id),
