@@ -23,10 +23,10 @@ from random import Random
 from typing import NamedTuple
 
 from tests.model.exploration import Broken, visit_all
+from tidemill.delivery.holds.copies.own_batches import HeldCopy, carried_batch, release_batch
 from tidemill.delivery.holds.events import HoldEvent, events_of
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_book import HoldBook
-from tidemill.delivery.holds.own_batches import HeldCopy, carried_batch, release_batch
 from tidemill.wire import header_names as names
 from tidemill.wire.batch import assign_offsets, read_header
 from tidemill.wire.marks import veil

@@ -27,8 +27,8 @@ from tidemill.core.limits import (
     VIEW_PACKED_BYTES_MIN,
     VIEW_WORK_PER_SLICE,
 )
-from tidemill.delivery.holds.held_view import OpenHolds, held_batch, try_open_copy
-from tidemill.delivery.holds.own_batches import HeldCopy
+from tidemill.delivery.holds.copies.held_view import OpenHolds, held_batch, try_open_copy
+from tidemill.delivery.holds.copies.own_batches import HeldCopy
 from tidemill.delivery.matchless import MatchlessRanges
 from tidemill.delivery.skip_batch import skip_batch
 from tidemill.hot import header_match, record_pick

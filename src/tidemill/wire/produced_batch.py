@@ -53,7 +53,7 @@ from tidemill.wire.batch import (
     recompress,
     stamp_append_time,
 )
-from tidemill.wire.default_delay import delay_records
+from tidemill.wire.records import delay_records
 
 __all__ = [
     "BatchPolicy",

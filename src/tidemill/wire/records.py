@@ -15,6 +15,7 @@ from tidemill.hot import record_encode, record_walk
 from tidemill.hot.record_pick import HIDING_NAMES
 from tidemill.wire import batch as batches
 from tidemill.wire import compression
+from tidemill.wire import header_names as names
 from tidemill.wire.marks import is_veiled, record_base
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Record",
     "build_batch",
     "build_pair_batch",
+    "delay_records",
     "iter_records",
     "try_find_timestamp",
     "visible_times",
@@ -31,6 +33,11 @@ Header = tuple[str, bytes | None]
 
 _CHUNK_RECORDS: Final = 256
 """Records that exist as Python objects at the same time while a batch is iterated."""
+_DELAY_NAME = names.DELAY_MS.encode()
+_OWN_TIME = frozenset(
+    [name.encode() for name in (names.DELAY_MS, names.DELIVER_AT, names.SCHEDULE, names.COMMAND)]
+)
+"""Headers of records that no delay of their topic concerns."""
 
 
 @final
@@ -117,6 +124,33 @@ def visible_times(view: memoryview, header: batches.BatchHeader) -> Iterator[tup
             name.encode("utf-8", "surrogateescape") in HIDING_NAMES for name, _ in record.headers
         ):
             yield record.offset, record.timestamp
+
+
+def delay_records(
+    view: memoryview, header: batches.BatchHeader, delay_ms: int
+) -> tuple[memoryview, bytearray]:
+    """A batch with the same records, which have a delay unless they name a time; and its section.
+
+    What is held is a function of the bytes in the log: a delay that the topic has for all becomes
+    a header of each record, as if its producer had sent it. Codec, producer and sequence stay. The
+    batch was checked before; it may become larger than what clients may send.
+    """
+    section = bytes(batches.records_section(view, header))
+    delay: record_encode.Header = (_DELAY_NAME, b"%d" % delay_ms)
+    made = bytearray()
+    position = 0
+    for first in range(0, header.record_count, _CHUNK_RECORDS):
+        count = min(_CHUNK_RECORDS, header.record_count - first)
+        try:
+            position, rows = record_walk.rows(section, position, len(section), first, count)
+        except ValueError as err:
+            raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+        for _, _, _, _, headers in rows:
+            if not any(name in _OWN_TIME for name, _ in headers):
+                headers.append(delay)
+        made += record_encode.encode(rows)
+    packed = compression.compress(header.codec, made)
+    return memoryview(batches.with_records(view, packed, header.codec)), made
 
 
 def try_find_timestamp(

@@ -11,13 +11,13 @@ from typing import Protocol
 
 from tidemill.delivery.holds.hold import Axis, Hold
 
-__all__ = ["HoldRows", "RowColumns"]
+__all__ = ["HoldNumbers", "HoldRows"]
 
 _TAKEN = 1
 _OPEN = 0
 
 
-class RowColumns(Protocol):
+class HoldNumbers(Protocol):
     """The numbers of the rows, which are sorted by axis, due time and ticket."""
 
     @property
@@ -54,7 +54,7 @@ class RowColumns(Protocol):
 class HoldRows:
     """The open ones of some rows. A shelf (`hold_shelves`) that only loses holds."""
 
-    def __init__(self, columns: RowColumns, *, wall_count: int, taken: bytearray) -> None:
+    def __init__(self, columns: HoldNumbers, *, wall_count: int, taken: bytearray) -> None:
         self._columns = columns
         self._taken = taken
         count = len(taken)

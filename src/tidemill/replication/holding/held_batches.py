@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from tidemill.core.limits import VIEW_PACKED_BYTES_MIN
-from tidemill.delivery.holds.held_records import read_held
+from tidemill.delivery.holds.copies.held_records import read_held
+from tidemill.delivery.holds.copies.own_batches import HeldCopy, carried_batch, release_batch
+from tidemill.delivery.holds.copies.release_copies import can_copy, release_copies
 from tidemill.delivery.holds.hold import DUE_NEVER, Axis, Hold
-from tidemill.delivery.holds.own_batches import HeldCopy, carried_batch, release_batch
-from tidemill.delivery.holds.release_copies import can_copy, release_copies
 from tidemill.delivery.holds.schedule import ScheduleError, next_tick_ms
 from tidemill.wire import compression
 from tidemill.wire.batch import CorruptBatch, read_header

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.delivery.test_view_walk import run, shape
+from tidemill.delivery.holds.copies.own_batches import HeldCopy, carried_batch, release_batch
 from tidemill.delivery.holds.events import events_of
 from tidemill.delivery.holds.hold_book import HoldBook
-from tidemill.delivery.holds.own_batches import HeldCopy, carried_batch, release_batch
 from tidemill.delivery.matchless import MatchlessRanges
 from tidemill.delivery.view_walk import ViewWalk
 from tidemill.wire import compression

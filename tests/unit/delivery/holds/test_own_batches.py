@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.unit.delivery.holds.hold_log import STAMP_MS, HoldLog, at, copy, cron, open_tickets
+from tidemill.delivery.holds.copies.held_records import read_held
+from tidemill.delivery.holds.copies.own_batches import HeldCopy, carried_batch, release_batch
 from tidemill.delivery.holds.events import Carried, Closed, HoldEnding, Moved, events_of
-from tidemill.delivery.holds.held_records import read_held
 from tidemill.delivery.holds.hold import Axis, Hold
-from tidemill.delivery.holds.own_batches import HeldCopy, carried_batch, release_batch
 from tidemill.wire import compression
 from tidemill.wire import header_names as names
 from tidemill.wire.batch import assign_offsets, read_header, verify

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.delivery.holds.held_records import read_held
+from tidemill.delivery.holds.copies.held_records import read_held
+from tidemill.delivery.holds.copies.own_batches import HeldCopy, release_batch
+from tidemill.delivery.holds.copies.release_copies import release_copies
 from tidemill.delivery.holds.hold import Axis, Hold
-from tidemill.delivery.holds.own_batches import HeldCopy, release_batch
-from tidemill.delivery.holds.release_copies import release_copies
 from tidemill.wire import compression
 from tidemill.wire import header_names as names
 from tidemill.wire.batch import HEADER_BYTES, CorruptBatch, read_header, stamp_append_time, verify

@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Sequence
 from typing import final
 
+from tidemill.delivery.holds.copies.own_batches import DROPPED_BY_RELEASE
 from tidemill.delivery.holds.hold import Hold
-from tidemill.delivery.holds.own_batches import DROPPED_BY_RELEASE
 from tidemill.hot.record_walk import ROW_FIELDS, TIMESTAMP_DELTA
 from tidemill.hot.release_encode import OVERHEAD_BYTES, find_records, put_record
 from tidemill.wire import compression

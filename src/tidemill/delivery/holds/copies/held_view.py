@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidemill.delivery.holds.copies.own_batches import HeldCopy
 from tidemill.delivery.holds.hold import Hold
-from tidemill.delivery.holds.own_batches import HeldCopy
 from tidemill.wire import header_names as names
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.marks import is_ours

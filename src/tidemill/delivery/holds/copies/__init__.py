@@ -1,0 +1,1 @@
+"""Held records as they leave: read from the log, released, carried or shown. Pure."""
