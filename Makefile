@@ -14,7 +14,7 @@ STAMPS := .venv/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := install --require-hashes --no-deps
 
-HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd src/tidemill/hot/*.pyx)
+HOT_SOURCES := $(wildcard $(foreach room,hot hot/columns,src/tidemill/$(room)/*.py src/tidemill/$(room)/*.pxd src/tidemill/$(room)/*.pyx))
 # As setup.py reads it: the file runs alone, without the package.
 PATH_LIST := src/tidemill/core/compiled.py
 PATH_MODULES := $(shell $(PYTHON) -c 'import runpy; print(*runpy.run_path("$(PATH_LIST)")["REQUEST_PATH"])')
@@ -195,5 +195,5 @@ lock:
 
 clean:
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
-	@rm -f src/tidemill/hot/*.so $(PATH_BUILT) $(STAMPS)/project $(STAMPS)/request-path
+	@rm -f src/tidemill/hot/*.so src/tidemill/hot/*/*.so $(PATH_BUILT) $(STAMPS)/project $(STAMPS)/request-path
 	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -77,13 +77,13 @@ def _hot_loops() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    typed = [path.with_suffix(".py") for path in HOT.glob("*.pxd")]
-    sources = sorted([*typed, *HOT.glob("*.pyx")])
+    typed = [path.with_suffix(".py") for path in HOT.rglob("*.pxd")]
+    sources = sorted([*typed, *HOT.rglob("*.pyx")])
     extensions = [
         Extension(
-            f"tidemill.hot.{source.stem}",
+            ".".join(source.relative_to(SOURCE).with_suffix("").parts),
             [str(source)],
-            depends=[str(path) for path in HOT.glob(f"{source.stem}.pxd")],
+            depends=[str(path) for path in [source.with_suffix(".pxd")] if path.exists()],
             extra_compile_args=["-O3", "-pthread"],
             extra_link_args=["-pthread"],
         )

@@ -115,7 +115,6 @@ def simulate(
     )
     probe = Probe(world, partitions)
     history = History(probe.told)
-    probe.on_uncertain_leader = history.begin_life
     started = world.loop.time()
     try:
         world.run(lambda world: main(world, history, probe))

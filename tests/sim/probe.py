@@ -46,11 +46,12 @@ class Probe:
         self.broken: str | None = None
         self.stale_hosts = 0
         """Hosts whose clock stood still a moment ago: they may act for longer than they should."""
-        self.on_uncertain_leader: Callable[[], None] = lambda: None
-        """Called when a leader was elected although no replica was certain.
+        self.on_uncertain_leader: Callable[[], None] | None = None
+        """Called when a leader was elected although no replica was certain; None: it must have all.
 
-        A known hole: all of them ended unclean, one after the other, and the first one leads, not
-        the one with the longest log. What was read and not acknowledged may be lost (I8, I12).
+        A known hole of long lives: all replicas ended unclean, one after the other, and the first
+        one leads, not the one with the longest log. What was read and not acknowledged may be lost
+        (I8, I12).
         """
         world.trace.probe = self.look
 
@@ -123,7 +124,8 @@ class Probe:
         newest = max(epoch for one, epoch in self._leaders if one == partition)
         if copy.leader_epoch < newest:
             return  # elected before, and late: it was stopped while others took over from it
-        if copy.image is not None and copy.image.unclean_epoch == copy.leader_epoch:
+        is_uncertain = copy.image is not None and copy.image.unclean_epoch == copy.leader_epoch
+        if is_uncertain and self.on_uncertain_leader is not None:
             self._told.pop(partition, None)
             self.on_uncertain_leader()
         told, end = self._told.get(partition, 0), copy.log.log_end_offset

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.sim.history import History
@@ -55,7 +53,7 @@ def test_a_value_stays_known_while_the_log_has_it_or_it_may_still_arrive():
         history.read(ORDERS, [Record(offset=1, value=late)])
 
 
-def test_lives_add_up_and_one_with_a_violation_adds_only_that(tmp_path: Path):
+def test_lives_add_up_and_one_with_a_violation_adds_only_that(tmp_path):
     path = tmp_path / "hours.json"
     first = Summary.load(path)
     first.add(life(0, acked=5, elections=2, faults={"crash": 3}), "one")
@@ -74,7 +72,7 @@ def test_lives_add_up_and_one_with_a_violation_adds_only_that(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_campaign_goes_on_after_the_seeds_of_the_one_before(tmp_path: Path, capsys):
+def test_a_campaign_goes_on_after_the_seeds_of_the_one_before(tmp_path, capsys):
     path = tmp_path / "hours.json"
     command = ["--hours", "0.005", "--minutes", "0.3", "--jobs", "1", "--summary", str(path)]
     assert [main(command), main(command)] == [0, 0]

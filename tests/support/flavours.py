@@ -32,7 +32,8 @@ def _load_compiled(name: str) -> ModuleType:
 
 @cache
 def _load_pure(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"pure_{name}", HOT_FOLDER / f"{name}.py")
+    path = HOT_FOLDER.joinpath(*name.split(".")).with_suffix(".py")
+    spec = importlib.util.spec_from_file_location(f"pure_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

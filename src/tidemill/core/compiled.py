@@ -15,21 +15,21 @@ from importlib.util import find_spec
 __all__ = ["HOT_LOOPS", "REQUEST_PATH", "is_compiled"]
 
 HOT_LOOPS = (
-    "tidemill.hot.arrow_cells",
     "tidemill.hot.byte_copy",
-    "tidemill.hot.column_encode",
+    "tidemill.hot.columns.arrow_cells",
+    "tidemill.hot.columns.column_encode",
+    "tidemill.hot.columns.record_columns",
+    "tidemill.hot.columns.row_partitions",
     "tidemill.hot.disk_worker",
     "tidemill.hot.header_match",
     "tidemill.hot.hold_scan",
     "tidemill.hot.key_offsets",
     "tidemill.hot.murmur2",
-    "tidemill.hot.record_columns",
     "tidemill.hot.record_encode",
     "tidemill.hot.record_pick",
     "tidemill.hot.record_sift",
     "tidemill.hot.record_walk",
     "tidemill.hot.release_encode",
-    "tidemill.hot.row_partitions",
     "tidemill.hot.varint",
 )
 """The loops that touch every record, and the threads of flushes."""

@@ -31,10 +31,13 @@ def built_files(module):
 
 def test_every_hot_module_is_listed_and_has_its_types_or_a_native_twin():
     folder = PACKAGE / "hot"
-    sources = {f"tidemill.hot.{path.stem}" for path in folder.glob("*.py")}
-    typed = {f"tidemill.hot.{path.stem}" for path in folder.glob("*.pxd")}
-    native = {f"tidemill.hot.{path.stem}" for path in folder.glob("*.pyx")}
-    assert set(HOT_LOOPS) == sources - {"tidemill.hot.__init__"} == typed | native
+
+    def modules(suffix: str) -> set[str]:
+        found = (path.relative_to(PACKAGE.parent) for path in folder.rglob(f"*{suffix}"))
+        return {".".join(path.with_suffix("").parts) for path in found if path.stem != "__init__"}
+
+    typed, native = modules(".pxd"), modules(".pyx")
+    assert set(HOT_LOOPS) == modules(".py") == typed | native
     assert not typed & native
 
 

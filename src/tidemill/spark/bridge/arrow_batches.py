@@ -1,7 +1,7 @@
 """Builds Arrow record batches of about a megabyte from fetched batches, columns at a time.
 
 Batches are sized by bytes: measured through Spark, 100-byte values are fastest in batches of 10,000
-rows and more, 1 KB values in batches of 1,000. `hot.record_columns` builds the columns without a
+rows and more, 1 KB values in batches of 1,000. `hot.columns.record_columns` builds the columns without a
 Python object per row; columns with one value (topic, partition) are kept from batch to batch and
 sliced, as long as the value stays the same.
 """
@@ -19,7 +19,7 @@ from tidemill.client.consuming.visible_batches import visible_batches
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB
-from tidemill.hot.record_columns import BinaryColumn, HeaderColumn, RecordColumns, append
+from tidemill.hot.columns.record_columns import BinaryColumn, HeaderColumn, RecordColumns, append
 from tidemill.wire import compression
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, records_section, verify
 

@@ -1,4 +1,4 @@
-"""Arrow record batches as the columns that `hot.column_encode` reads: views, no copies.
+"""Arrow record batches as the columns that `hot.columns.column_encode` reads: views, no copies.
 
 Only rare or small data is converted: columns with 64-bit offsets, timestamps to milliseconds, and
 rows of several topics, which are separated.
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from tidemill.core.errors import UserError
 from tidemill.core.ids import is_legal_topic_name
-from tidemill.hot.arrow_cells import Cells
-from tidemill.hot.column_encode import RowColumns
-from tidemill.hot.row_partitions import UNDECIDED
+from tidemill.hot.columns.arrow_cells import Cells
+from tidemill.hot.columns.column_encode import RowColumns
+from tidemill.hot.columns.row_partitions import UNDECIDED
 
 __all__ = ["asked_partitions", "by_topic", "cells_of", "row_columns"]
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemill.core.errors import UserError
-from tidemill.hot.row_partitions import UNDECIDED, by_key
+from tidemill.hot.columns.row_partitions import UNDECIDED, by_key
 from tidemill.spark.bridge.column_batches import cells_of
 
 if TYPE_CHECKING:

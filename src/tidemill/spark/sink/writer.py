@@ -22,8 +22,8 @@ from tidemill.core.clock import Clock
 from tidemill.core.errors import KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import Rng
-from tidemill.hot.column_encode import OversizedRecord, RowBatch, RowColumns, append
-from tidemill.hot.row_partitions import by_key, grouped, spread
+from tidemill.hot.columns.column_encode import OversizedRecord, RowBatch, RowColumns, append
+from tidemill.hot.columns.row_partitions import by_key, grouped, spread
 from tidemill.spark.bridge.column_batches import asked_partitions, by_topic, row_columns
 from tidemill.spark.sink.options import SinkOptions
 from tidemill.wire.batch import HEADER_BYTES

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 
-from tidemill.hot.arrow_cells import Cells
+from tidemill.hot.columns.arrow_cells import Cells
 from tidemill.hot.murmur2 import murmur2_range
 
 __all__ = ["UNDECIDED", "by_key", "grouped", "spread"]

@@ -1,6 +1,6 @@
 cimport cython
 
-from tidemill.hot.arrow_cells cimport Cells
+from tidemill.hot.columns.arrow_cells cimport Cells
 # In C too, the functions that the .py imports by these names.
 from tidemill.hot.varint cimport size as varint_bytes, write as write_varint
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 
-from tidemill.hot.arrow_cells import Cells
+from tidemill.hot.columns.arrow_cells import Cells
 from tidemill.hot.varint import size as varint_bytes
 from tidemill.hot.varint import write as write_varint
 

@@ -1,6 +1,6 @@
 cimport cython
 
-from tidemill.hot.arrow_cells cimport Cells
+from tidemill.hot.columns.arrow_cells cimport Cells
 from tidemill.hot.murmur2 cimport murmur2_range
 
 ctypedef long long i64

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.flavours import FLAVOURS, load
-from tests.unit.hot.arrow_layout import binary_cells, list_cells
+from tests.unit.hot.columns.arrow_layout import binary_cells, list_cells
 from tidemill.client.producing.encoded_batch import EncodedBatch
 from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.ids import TopicPartition
@@ -39,8 +39,8 @@ def row_columns(flavour: str, records: list[Record], *, first: int = 0):
     everything = padding + records
     children = [entry for record in everything for entry in record.headers]
     names = [name.encode() for name, _ in children]
-    cells = load(flavour, "arrow_cells").Cells
-    return load(flavour, "column_encode").RowColumns(
+    cells = load(flavour, "columns.arrow_cells").Cells
+    return load(flavour, "columns.column_encode").RowColumns(
         memoryview(array("q", [record.timestamp for record in records])),
         binary_cells(cells, [r.value for r in everything], first),
         binary_cells(cells, [r.key for r in everything], first),
@@ -74,7 +74,7 @@ def built(records: list[Record]) -> bytes:
 @settings(max_examples=60)
 @given(records=rows, first=st.integers(0, 9))
 def test_columns_become_the_same_bytes_as_records_one_by_one(flavour, records, first):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     batch = encode.RowBatch(HEADER_BYTES)
     columns = row_columns(flavour, records, first=first)
 
@@ -87,7 +87,7 @@ def test_columns_become_the_same_bytes_as_records_one_by_one(flavour, records, f
 @settings(max_examples=40)
 @given(records=rows, bytes_max=st.integers(1, 2000))
 def test_a_batch_takes_rows_until_it_is_full_and_never_more(flavour, records, bytes_max):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     columns = row_columns(flavour, records)
     order = in_order(len(records))
     at = 0
@@ -101,7 +101,7 @@ def test_a_batch_takes_rows_until_it_is_full_and_never_more(flavour, records, by
 
 
 def test_a_batch_continues_with_the_next_columns(flavour):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     records = [Record(b"%d" % n, timestamp=1000 - n) for n in range(6)]
     batch = encode.RowBatch(HEADER_BYTES)
     for part in (records[:2], records[2:]):
@@ -111,7 +111,7 @@ def test_a_batch_continues_with_the_next_columns(flavour):
 
 
 def test_rows_are_taken_in_the_requested_order(flavour):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     records = [Record(b"%d" % n, timestamp=5) for n in range(4)]
     batch = encode.RowBatch(HEADER_BYTES)
     order = memoryview(array("i", [3, 1, 0, 2]))
@@ -120,8 +120,8 @@ def test_rows_are_taken_in_the_requested_order(flavour):
 
 
 def test_without_keys_and_headers_no_record_has_any(flavour):
-    encode = load(flavour, "column_encode")
-    cells = load(flavour, "arrow_cells").Cells
+    encode = load(flavour, "columns.column_encode")
+    cells = load(flavour, "columns.arrow_cells").Cells
     columns = encode.RowColumns(memoryview(array("q", [9, 9])), binary_cells(cells, [b"a", None]))
     batch = encode.RowBatch(HEADER_BYTES)
     encode.append(batch, columns, in_order(2), 0, 2, LARGE, LARGE)
@@ -129,7 +129,7 @@ def test_without_keys_and_headers_no_record_has_any(flavour):
 
 
 def test_an_oversized_record_is_named_with_its_size_after_those_before_it(flavour):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     records = [Record(b"small"), Record(b"x" * 500), Record(b"small")]
     columns = row_columns(flavour, records)
     batch = encode.RowBatch(HEADER_BYTES)
@@ -141,8 +141,8 @@ def test_an_oversized_record_is_named_with_its_size_after_those_before_it(flavou
 
 
 def test_a_header_without_a_key_is_refused(flavour):
-    encode = load(flavour, "column_encode")
-    cells = load(flavour, "arrow_cells").Cells
+    encode = load(flavour, "columns.column_encode")
+    cells = load(flavour, "columns.arrow_cells").Cells
     columns = encode.RowColumns(
         memoryview(array("q", [0])),
         binary_cells(cells, [b"v"]),
@@ -156,8 +156,8 @@ def test_a_header_without_a_key_is_refused(flavour):
 
 
 def test_headers_need_names_and_values(flavour):
-    encode = load(flavour, "column_encode")
-    cells = load(flavour, "arrow_cells").Cells
+    encode = load(flavour, "columns.column_encode")
+    cells = load(flavour, "columns.arrow_cells").Cells
     with pytest.raises(ValueError, match="names and values"):
         encode.RowColumns(
             memoryview(array("q", [0])), binary_cells(cells, [b"v"]), None, list_cells(cells, [0])
@@ -166,7 +166,7 @@ def test_headers_need_names_and_values(flavour):
 
 @pytest.mark.parametrize("timestamp", [2**62, -(2**62), 2**63 - 1])
 def test_a_timestamp_whose_deltas_could_overflow_is_refused(flavour, timestamp):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     columns = row_columns(flavour, [Record(b"v", timestamp=timestamp)])
     with pytest.raises(OverflowError):
         encode.append(encode.RowBatch(61), columns, in_order(1), 0, 1, LARGE, LARGE)
@@ -174,7 +174,7 @@ def test_a_timestamp_whose_deltas_could_overflow_is_refused(flavour, timestamp):
 
 @pytest.mark.parametrize("order", [[1], [-1]])
 def test_a_missing_row_is_refused(flavour, order):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     columns = row_columns(flavour, [Record(b"v")])
     numbers = memoryview(array("i", order))
     with pytest.raises(ValueError, match="no such row"):
@@ -183,14 +183,14 @@ def test_a_missing_row_is_refused(flavour, order):
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (0, 2), (1, 0)])
 def test_a_range_outside_the_order_is_refused(flavour, start, stop):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     columns = row_columns(flavour, [Record(b"v")])
     with pytest.raises(ValueError, match="range outside"):
         encode.append(encode.RowBatch(61), columns, in_order(1), start, stop, LARGE, LARGE)
 
 
 def test_no_rows_change_nothing(flavour):
-    encode = load(flavour, "column_encode")
+    encode = load(flavour, "columns.column_encode")
     batch = encode.RowBatch(61)
     assert encode.append(batch, row_columns(flavour, [Record(b"v")]), in_order(1), 1, 1, 9, 9) == 1
     assert batch.record_count == 0

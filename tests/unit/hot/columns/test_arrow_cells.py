@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.flavours import FLAVOURS, load
-from tests.unit.hot.arrow_layout import binary_cells, list_cells
+from tests.unit.hot.columns.arrow_layout import binary_cells, list_cells
 
 pytestmark = pytest.mark.parametrize("flavour", FLAVOURS)
 
@@ -19,7 +19,7 @@ def offsets(*numbers: int) -> memoryview:
 @given(values=st.lists(st.none() | st.binary(max_size=9), max_size=20), data=st.data())
 def test_cells_are_found_in_a_column_and_in_a_slice_of_it(flavour, values, data):
     first = data.draw(st.integers(0, len(values)))
-    cells = binary_cells(load(flavour, "arrow_cells").Cells, values, first)
+    cells = binary_cells(load(flavour, "columns.arrow_cells").Cells, values, first)
     found = []
     for row in range(len(values) - first):
         size, start = cells.size(row), cells.start(row)
@@ -28,26 +28,26 @@ def test_cells_are_found_in_a_column_and_in_a_slice_of_it(flavour, values, data)
 
 
 def test_lists_say_how_many_children_they_have_and_where(flavour):
-    cells = list_cells(load(flavour, "arrow_cells").Cells, [2, -1, 0, 3])
+    cells = list_cells(load(flavour, "columns.arrow_cells").Cells, [2, -1, 0, 3])
     assert [cells.size(row) for row in range(4)] == [2, -1, 0, 3]
     assert cells.start(3) == 2
 
 
 def test_without_a_bitmap_nothing_is_null(flavour):
-    cells = load(flavour, "arrow_cells").Cells(2, offsets(0, 0, 1), b"x")
+    cells = load(flavour, "columns.arrow_cells").Cells(2, offsets(0, 0, 1), b"x")
     assert (cells.size(0), cells.size(1)) == (0, 1)
 
 
 @pytest.mark.parametrize("lying", [(0, 9), (2, 1), (-1, 1)])
 def test_a_cell_outside_its_column_is_refused(flavour, lying):
-    cells = load(flavour, "arrow_cells").Cells(1, offsets(*lying), b"abc")
+    cells = load(flavour, "columns.arrow_cells").Cells(1, offsets(*lying), b"abc")
     with pytest.raises(ValueError, match="outside its column"):
         cells.size(0)
 
 
 @pytest.mark.parametrize("row", [-1, 1])
 def test_a_row_outside_the_slice_is_refused(flavour, row):
-    cells = load(flavour, "arrow_cells").Cells(1, offsets(0, 1, 2), b"ab")
+    cells = load(flavour, "columns.arrow_cells").Cells(1, offsets(0, 1, 2), b"ab")
     with pytest.raises(ValueError, match="no such row"):
         cells.size(row)
 
@@ -58,4 +58,4 @@ def test_a_row_outside_the_slice_is_refused(flavour, row):
 )
 def test_buffers_that_do_not_reach_the_last_row_are_refused(flavour, count, first, validity):
     with pytest.raises(ValueError, match=r"(do|does) not reach"):
-        load(flavour, "arrow_cells").Cells(count, offsets(0, 1), b"a", validity, first)
+        load(flavour, "columns.arrow_cells").Cells(count, offsets(0, 1), b"a", validity, first)

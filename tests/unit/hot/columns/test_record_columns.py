@@ -45,7 +45,7 @@ def rows_of(columns) -> list[tuple[object, ...]]:
 @settings(max_examples=25)
 @given(batches=batches)
 def test_columns_hold_what_many_batches_hold(flavour, batches):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns()
     expected = []
     for number, contents in enumerate(batches):
@@ -64,7 +64,7 @@ def test_columns_hold_what_many_batches_hold(flavour, batches):
 
 
 def test_columns_cover_more_records_than_one_chunk(flavour):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns()
     contents = [(i, None, b"%d" % i, []) for i in range(1100)]
     append(module, columns, section_of(contents), 1100)
@@ -73,7 +73,7 @@ def test_columns_cover_more_records_than_one_chunk(flavour):
 
 
 def test_records_outside_the_asked_offsets_are_left_out(flavour):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns()
     contents = [(0, b"k", b"%d" % i, [(b"h", b"%d" % i)]) for i in range(10)]
     section = section_of(contents)
@@ -84,7 +84,7 @@ def test_records_outside_the_asked_offsets_are_left_out(flavour):
 
 
 def test_unwanted_columns_are_not_created(flavour):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns(keys=False, values=False, headers=False)
     append(module, columns, section_of([(0, b"key", b"value", [(b"h", b"x")])]), 1)
     assert (columns.keys, columns.values, columns.headers) == (None, None, None)
@@ -93,7 +93,7 @@ def test_unwanted_columns_are_not_created(flavour):
 
 def test_full_columns_stop_and_new_ones_continue_where_they_stopped(flavour):
     # Given a section of three chunks
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     contents = [(i, None, b"%04d" % i, []) for i in range(1300)]
     section = section_of(contents)
 
@@ -120,7 +120,7 @@ def test_full_columns_stop_and_new_ones_continue_where_they_stopped(flavour):
 
 
 def test_large_records_are_taken_few_at_a_time(flavour):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns()
     contents = [(0, None, bytes(100_000), []) for _ in range(40)]
     section = section_of(contents)
@@ -129,7 +129,7 @@ def test_large_records_are_taken_few_at_a_time(flavour):
 
 
 def test_an_append_time_replaces_every_timestamp(flavour):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns()
     contents = [(5, None, None, []), (2**62, None, None, [])]
     append(module, columns, section_of(contents), 2, append_time=1234)
@@ -140,14 +140,14 @@ def test_an_append_time_replaces_every_timestamp(flavour):
     ("time", "base"), [(2**52 + 1, 0), (-(2**63), 0), (0, 2**53), (0, -(2**63))]
 )
 def test_a_timestamp_beyond_64_bits_of_microseconds_is_refused(flavour, time, base):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     section = section_of([(time, None, None, [])])
     with pytest.raises(ValueError, match="64 bits"):
         append(module, module.RecordColumns(), section, 1, base_timestamp=base)
 
 
 def test_a_damaged_section_leaves_the_columns_as_they_were(flavour):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns()
     append(module, columns, section_of([(0, b"k", b"v", [(b"h", b"x")])]), 1)
     before = rows_of(columns)
@@ -159,7 +159,7 @@ def test_a_damaged_section_leaves_the_columns_as_they_were(flavour):
 
 
 def test_bytes_after_the_records_are_refused(flavour):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     section = section_of([(0, None, None, [])])
     with pytest.raises(ValueError, match="after the last"):
         append(module, module.RecordColumns(), section + b"\x00", 1)
@@ -167,6 +167,6 @@ def test_bytes_after_the_records_are_refused(flavour):
 
 @pytest.mark.parametrize("base_offset", [-1, 2**63 - 1])
 def test_a_base_offset_beyond_64_bits_is_refused(flavour, base_offset):
-    module = load(flavour, "record_columns")
+    module = load(flavour, "columns.record_columns")
     with pytest.raises(ValueError, match="base offset"):
         append(module, module.RecordColumns(), b"", 0, base_offset=base_offset)

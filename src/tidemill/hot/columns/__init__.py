@@ -1,0 +1,1 @@
+"""Records as columns and back, for Spark: Arrow buffers without an object per cell."""
