@@ -1,9 +1,9 @@
 """Builds Arrow record batches of about a megabyte from fetched batches, columns at a time.
 
 Batches are sized by bytes: measured through Spark, 100-byte values are fastest in batches of 10,000
-rows and more, 1 KB values in batches of 1,000. `hot.columns.record_columns` builds the columns without a
-Python object per row; columns with one value (topic, partition) are kept from batch to batch and
-sliced, as long as the value stays the same.
+rows and more, 1 KB values in batches of 1,000. `hot.columns.record_columns` builds the columns
+without a Python object per row; columns with one value (topic, partition) are kept from batch to
+batch and sliced, as long as the value stays the same.
 """
 
 from __future__ import annotations
