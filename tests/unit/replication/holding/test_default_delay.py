@@ -95,7 +95,7 @@ def test_in_a_transaction_the_commit_counts(leading):
         for producer_id, is_commit in ((7, False), (8, True)):
             identity = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0}
             leading.send((b"%d" % producer_id, []), transactional=True, **identity)
-            leading.partition.append_marker(
+            leading.partition.as_leader.append_marker(
                 producer_id, 0, is_commit=is_commit, coordinator_epoch=0, now_ms=0
             )
         await leading.pass_time(11)
