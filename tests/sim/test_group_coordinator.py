@@ -12,7 +12,7 @@ from tests.sim.replicas import eventually, leader_of, replicas_agree
 from tidemill.client.admin.group_offsets import GroupOffsets
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
-from tidemill.coordinators.runtime import coordinator_runtime
+from tidemill.coordinators.runtime import shard_loader
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
@@ -178,7 +178,7 @@ def test_a_coordinator_that_cannot_read_its_log_serves_when_the_disk_recovers(se
 
 def test_the_simulation_finds_a_coordinator_that_loads_only_once(monkeypatch):
     """A planted bug: a failed load is never repeated."""
-    monkeypatch.setattr(coordinator_runtime, "pause_s_after", lambda _failures: NEVER_S)
+    monkeypatch.setattr(shard_loader, "pause_s_after", lambda _failures: NEVER_S)
     with pytest.raises(TimeoutError):
         play(lose_coordinator_while_disks_fail, 0)
 

@@ -30,7 +30,6 @@ KNOWN = [
     (TRANSACTIONS, "", "end of an old epoch", 0),
     (TRANSACTIONS, "", "offsets before the commit", 0),
     (TRANSACTIONS, RESTARTS, "transaction not verified", 0),
-    (TRANSACTIONS, "cut,expiry,isolate", "aborted index not cut", 1),
     (TRANSACTIONS, "late_watches,restart_cleanly,drain", "complete before the markers", 2),
     (HOLDS, "", "veiled batch served raw", 0),
     (HOLDS, "", "client's ticket counts", 0),
@@ -45,7 +44,6 @@ KNOWN = [
     (HOLDS, "", "cut ignored by the book", 2),
     (HOLDS, "", "retention ignores the floor", 0),
     (HOLDS, "", "follower ignores the floor", 0),
-    (HOLDS, "", "snapshot that the log start has passed", 1),
     (HOLDS, "", "taken rows not captured", 0),
 ]
 """Kinds of faults, or those that seeds draw, and a seed that finds the bug: the hunt begins there,

@@ -136,14 +136,18 @@ class Holding:
 
     def work(self) -> None:
         """What the loops of the broker do once something woke them."""
-        drive(self.releaser.replay_wanted())
+        self._catch_up()
         for holds in list(self.host.partitions):
             self.host.look_at(holds)
         drive(self.releaser.release_due())
-        drive(self.releaser.replay_wanted())
+        self._catch_up()
 
     def keep(self) -> None:
         self.host.keep_all()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        drive(self.releaser.write_wanted())
         drive(self.releaser.replay_wanted())
 
 

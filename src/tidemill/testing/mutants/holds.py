@@ -141,9 +141,9 @@ def _cut_ignored(_original: Function) -> Function:
 # --- what must stay -------------------------------------------------------------------------------
 
 
-@mutant("floor before durable", f"{_HOLDS}._settle")
+@mutant("floor before durable", f"{_HOLDS}.settle")
 def _floor_before_durable(_original: Function) -> Function:
-    return lambda holds: holds.book.settle(holds.partition.log.log_end_offset)
+    return lambda holds, book: book.settle(holds.partition.log.log_end_offset)
 
 
 @mutant("retention ignores the floor", f"{_HOLDS}.floor")
