@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.support.fake_cluster import HANG_UP, FakeBroker, FakeCluster
 from tests.unit.client.consuming.test_consumer import consumer, read, store
 from tests.unit.client.virtual_time import run_virtually
@@ -76,22 +78,10 @@ def test_F65_records_come_from_the_near_replica_that_the_leader_names():
     assert {request.rack_id for request in fetches(racks.near)} == {RACK}
 
 
-def test_after_a_refusal_the_leader_decides_again():
+@pytest.mark.parametrize("fault", ["refuse", "hang_up"])
+def test_after_a_refusal_or_a_lost_connection_the_leader_decides_again(fault):
     racks = Racks()
-    racks.near.handlers[ApiKey.FETCH] = racks.refuse
-
-    async def scenario():
-        store(racks.partition, b"a")
-        return await read(await racks.reading(), 1)
-
-    assert run_virtually(scenario()) == [(0, 0, b"a")]
-    assert racks.refusals == 1
-    assert len(fetches(racks.leader)) == 2
-
-
-def test_after_a_lost_connection_the_leader_decides_again():
-    racks = Racks()
-    racks.near.handlers[ApiKey.FETCH] = racks.hang_up
+    racks.near.handlers[ApiKey.FETCH] = getattr(racks, fault)
 
     async def scenario():
         store(racks.partition, b"a")
