@@ -45,6 +45,7 @@ class BrokerProcess:
         *settings: str,
         flags: Sequence[str] = (),
         command: Sequence[str] = TIDEMILL,
+        listen: str = "127.0.0.1:0",
     ) -> None:
         """`settings` are KEY=VALUE, `flags` more options of `tidemill up`."""
         self.data_dir = data_dir
@@ -54,6 +55,7 @@ class BrokerProcess:
         self._settings = settings
         self._flags = flags
         self._command = command
+        self._listen = listen
         self._process: ChildProcess | None = None
 
     @property
@@ -81,7 +83,7 @@ class BrokerProcess:
 
     def spawn(self) -> ChildProcess:
         """Start it without waiting."""
-        listen = self.bootstrap or "127.0.0.1:0"
+        listen = self.bootstrap or self._listen
         command = up_command(self._command, self.data_dir, listen, self._settings)
         stdout_path = self.data_dir.with_name(f"{self.data_dir.name}.out")
         self._process = ChildProcess(

@@ -53,11 +53,18 @@ class ZookeeperProcess:
     """One server; started again after `kill` or `stop`, on the same port and data."""
 
     def __init__(
-        self, directory: Path, *, settings: Sequence[str] = (), server_id: int = 0, port: int = 0
+        self,
+        directory: Path,
+        *,
+        settings: Sequence[str] = (),
+        server_id: int = 0,
+        host: str = _HOST,
+        port: int = 0,
     ) -> None:
         """`settings` are more lines of its configuration."""
+        self.host = host
         self.port = port or free_ports(1)[0]
-        self.address = f"{_HOST}:{self.port}"
+        self.address = f"{host}:{self.port}"
         self._directory = directory
         (directory / "data").mkdir(parents=True, exist_ok=True)
         (directory / "data" / "myid").write_text(f"{server_id}\n")
@@ -74,7 +81,7 @@ class ZookeeperProcess:
             "syncLimit=8",
             f"dataDir={self._directory / 'data'}",
             f"clientPort={self.port}",
-            f"clientPortAddress={_HOST}",
+            f"clientPortAddress={self.host}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
             *settings,
@@ -108,7 +115,7 @@ class ZookeeperProcess:
     def _ask(self, word: str) -> str:
         """Its answer to a four-letter word; empty while it does not listen."""
         try:
-            with socket.create_connection((_HOST, self.port), _ANSWER_S) as connection:
+            with socket.create_connection((self.host, self.port), _ANSWER_S) as connection:
                 connection.sendall(word.encode())
                 answer = b""
                 while data := connection.recv(4096):
