@@ -39,6 +39,7 @@ __all__ = ["PendingRun", "PendingSummary"]
 TOPIC = "later"
 BROKERS = 3
 CANCELLED = 50
+PROBES = 2
 FAR_MS = 24 * 3_600_000
 PROBE_S_MAX = 600.0
 SHOWN_EVERY = 10
@@ -73,7 +74,11 @@ class PendingRun:
         self._records = records
         self._delivers_in_s = delivers_in_s
         self.summary = PendingSummary(records)
-        settings = (f"tidemill.store.file={folder / 'store'}", "min.insync.replicas=2")
+        settings = (
+            f"tidemill.store.file={folder / 'store'}",
+            "min.insync.replicas=2",
+            f"tidemill.delay.max.pending={records + PROBES}",
+        )
         self._brokers = [
             BrokerProcess(folder / f"broker-{number}", f"node.id={number}", *settings).start()
             for number in range(BROKERS)
@@ -148,8 +153,10 @@ class PendingRun:
         """Hold a record that is due at once; how long after `since` it came."""
         self._probes += 1
         value = b"probe %d" % self._probes
-        send_held(self._bootstrap, TOPIC, [HeldSend(value, ("tidemill.delay-ms", b"1"))])
-        if not watch.wait_for([value], PROBE_S_MAX):
+        probe = HeldSend(value, ("tidemill.delay-ms", b"1"))
+        if not send_held(self._bootstrap, TOPIC, [probe]):
+            self.summary.violations.append(f"{value.decode()} was not taken")
+        elif not watch.wait_for([value], PROBE_S_MAX):
             self.summary.violations.append(f"{value.decode()} did not come")
         return round(monotonic() - since, 1)
 
