@@ -28,7 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic, time
 
-from tests.campaign.hold_clients import DeliveryWatch, HeldSend, create_topic, send_held
+from tests.campaign.hold_clients import DeliveryWatch, HeldSend, send_held
+from tests.support.clients import create_replicated
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 
 __all__ = ["ClockRun", "ClockSummary", "find_libfaketime"]
@@ -93,7 +94,7 @@ class ClockRun:
         )
         command = ("env", *environment, *TIDEMILL)
         self._broker = BrokerProcess(folder / f"data{step_s}", command=command).start()
-        create_topic(self._broker.bootstrap, self._topic, replication=1)
+        create_replicated(self._broker.bootstrap, self._topic, replication=1)
 
     def _set_clock(self, offset_s: int) -> None:
         """The library reads the file once a second: it must never be found half written."""

@@ -9,11 +9,11 @@ from time import monotonic
 from typing import NamedTuple
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.support.clients import DEADLINE_S
 
-__all__ = ["DeliveryWatch", "HeldSend", "create_topic", "leader_of", "send_held"]
+__all__ = ["DeliveryWatch", "HeldSend", "leader_of", "send_held"]
 
 CONSUMED_AT_ONCE = 10_000
 POLL_S = 0.2
@@ -25,21 +25,6 @@ class HeldSend(NamedTuple):
 
     value: bytes
     header: tuple[str, bytes]
-
-
-def create_topic(bootstrap: str, topic: str, *, replication: int) -> None:
-    """Of one partition; again until all brokers are let in."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    deadline = monotonic() + DEADLINE_S
-    while True:
-        (made,) = admin.create_topics([NewTopic(topic, 1, replication)]).values()
-        try:
-            made.result(DEADLINE_S)
-        except confluent_kafka.KafkaException:
-            if monotonic() > deadline:
-                raise
-        else:
-            return
 
 
 def leader_of(bootstrap: str, topic: str) -> int:

@@ -24,11 +24,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.e2e.load import Load, read_logs
-from tests.support.clients import DEADLINE_S
+from tests.support.clients import DEADLINE_S, create_replicated
 from tests.support.network_lab import NetworkLab
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.zookeeper_process import ZookeeperProcess
@@ -79,7 +78,7 @@ class CutRun:
         self._admins = [
             AdminClient({"bootstrap.servers": broker.bootstrap}) for broker in self._brokers
         ]
-        self._create_topic()
+        create_replicated(self._bootstrap, TOPIC, partitions=len(PARTITIONS))
         self._loads = [
             Load(self._bootstrap, [(TOPIC, index)], seed=index, producers=1, **IMPATIENT)
             for index in PARTITIONS
@@ -214,20 +213,6 @@ class CutRun:
         self._lab.remove()
 
     # --- the cluster, as one broker tells a client -----------------------------------------------
-
-    def _create_topic(self) -> None:
-        """Again until all brokers are let in."""
-        deadline = monotonic() + DEADLINE_S
-        topic = NewTopic(TOPIC, len(PARTITIONS), BROKERS)
-        while True:
-            (made,) = self._admins[0].create_topics([topic]).values()
-            try:
-                made.result(DEADLINE_S)
-            except KafkaException:
-                if monotonic() > deadline:
-                    raise
-            else:
-                return
 
     def _metadata(self, asked: int) -> Any:
         return self._admins[asked].list_topics(TOPIC, DEADLINE_S)

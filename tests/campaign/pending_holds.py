@@ -24,14 +24,8 @@ from time import monotonic, time
 
 import confluent_kafka
 
-from tests.campaign.hold_clients import (
-    DeliveryWatch,
-    HeldSend,
-    create_topic,
-    leader_of,
-    send_held,
-)
-from tests.support.clients import DEADLINE_S
+from tests.campaign.hold_clients import DeliveryWatch, HeldSend, leader_of, send_held
+from tests.support.clients import DEADLINE_S, create_replicated
 from tidemill.testing.broker_process import BrokerProcess
 
 __all__ = ["PendingRun", "PendingSummary"]
@@ -74,18 +68,15 @@ class PendingRun:
         self._records = records
         self._delivers_in_s = delivers_in_s
         self.summary = PendingSummary(records)
-        settings = (
-            f"tidemill.store.file={folder / 'store'}",
-            "min.insync.replicas=2",
-            f"tidemill.delay.max.pending={records + PROBES}",
-        )
+        settings = (f"tidemill.store.file={folder / 'store'}", "min.insync.replicas=2")
         self._brokers = [
             BrokerProcess(folder / f"broker-{number}", f"node.id={number}", *settings).start()
             for number in range(BROKERS)
         ]
         self._bootstrap = ",".join(broker.bootstrap for broker in self._brokers)
         self._probes = 0
-        create_topic(self._bootstrap, TOPIC, replication=BROKERS)
+        limit = {"tidemill.delay.max.pending": str(records + PROBES)}
+        create_replicated(self._bootstrap, TOPIC, replication=BROKERS, config=limit)
 
     def run(self) -> PendingSummary:
         summary = self.summary

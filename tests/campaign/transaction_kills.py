@@ -27,10 +27,9 @@ from time import monotonic
 from typing import Protocol
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.campaign.transactional_client import CommittedFollower, TransactionalClient
-from tests.support.clients import DEADLINE_S, wait_until_decided
+from tests.support.clients import DEADLINE_S, create_replicated, wait_until_decided
 from tests.support.transaction_history import Outcome, TransactionHistory
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.broker_process import BrokerProcess
@@ -133,7 +132,9 @@ class KillRun:
         self._history = TransactionHistory()
         self._recoveries_s: list[float] = []
         self.summary = Summary(brokers, seed)
-        _create_topic(victim.bootstrap, replication=min(3, brokers))
+        create_replicated(
+            victim.bootstrap, TOPIC, partitions=len(PARTITIONS), replication=min(3, brokers)
+        )
         self._clients = [
             TransactionalClient(
                 number,
@@ -219,22 +220,6 @@ class KillRun:
             summary.next_commit_s_median = round(median(self._recoveries_s), 2)
             summary.next_commit_s_longest = round(max(self._recoveries_s), 2)
         return summary
-
-
-def _create_topic(bootstrap: str, *, replication: int) -> None:
-    """Again until all brokers are let in."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(TOPIC, len(PARTITIONS), replication)
-    deadline = monotonic() + DEADLINE_S
-    while True:
-        (made,) = admin.create_topics([topic]).values()
-        try:
-            made.result(DEADLINE_S)
-        except confluent_kafka.KafkaException:
-            if monotonic() > deadline:
-                raise
-        else:
-            return
 
 
 def _read_all(

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.e2e.commands import printed_by
 from tests.e2e.load import read_logs
-from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic
+from tests.support.clients import DEADLINE_S, Confluent, Message, create_replicated, create_topic
 from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 
@@ -64,12 +64,6 @@ def _wait_for_brokers(address: str, wanted: set[int]) -> None:
         assert time.monotonic() < deadline, f"{address} names {seen}"
 
 
-def _create_replicated(cluster: ClusterProcess, topic: str, partitions: int = 3) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    (made,) = admin.create_topics([NewTopic(topic, partitions, 3)]).values()
-    made.result(DEADLINE_S)
-
-
 def _produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
     """All are acknowledged with acks=all when this returns."""
     messages = [Message(value, partition=n % 3) for n, value in enumerate(values)]
@@ -113,7 +107,7 @@ def test_F131_three_brokers_are_one_cluster_and_keep_what_they_acknowledged(new_
     cluster = new_cluster()
     for address in cluster.addresses:
         _wait_for_brokers(address, {0, 1, 2})
-    _create_replicated(cluster, topic)
+    create_replicated(cluster.bootstrap, topic, partitions=3)
     _produce(cluster.bootstrap, topic, _values("a"))
 
     killed = cluster.broker_pid(1)
@@ -139,7 +133,7 @@ def test_no_broker_outlives_a_killed_supervisor_and_nothing_acknowledged_is_lost
     new_cluster, topic
 ):
     cluster = new_cluster()
-    _create_replicated(cluster, topic)
+    create_replicated(cluster.bootstrap, topic, partitions=3)
     _produce(cluster.bootstrap, topic, _values("a"))
     with ExitStack() as stack:
         brokers = [os.pidfd_open(cluster.broker_pid(broker_id)) for broker_id in range(3)]
@@ -167,7 +161,7 @@ def test_one_broker_grows_to_three_on_its_directory_with_all_that_it_has(
     _wait_until_readable(cluster.bootstrap, topic)
     assert _read(cluster.bootstrap, topic) == _values("old")
     _produce(cluster.bootstrap, topic, _values("new"))
-    _create_replicated(cluster, f"{topic}-2")
+    create_replicated(cluster.bootstrap, f"{topic}-2", partitions=3)
     _produce(cluster.bootstrap, f"{topic}-2", _values("both"))
 
     assert _read(cluster.bootstrap, topic) == _values("new") + _values("old")
@@ -181,7 +175,7 @@ def test_one_broker_grows_to_three_on_its_directory_with_all_that_it_has(
 
 def test_SIGTERM_ends_all_brokers_cleanly_and_they_come_back(new_cluster, topic):
     cluster = new_cluster()
-    _create_replicated(cluster, topic)
+    create_replicated(cluster.bootstrap, topic, partitions=3)
     _produce(cluster.bootstrap, topic, _values("a"))
     assert cluster.stop() == 0
 
@@ -207,7 +201,7 @@ def _cluster_command(cluster: ClusterProcess, *args: str) -> str:
 
 def test_leaderships_that_moved_with_a_death_are_seen_and_given_back(new_cluster):
     cluster = new_cluster()
-    _create_replicated(cluster, "t")
+    create_replicated(cluster.bootstrap, "t", partitions=3)
     cluster.kill_broker(1)
     cluster.wait_log(r"broker 1 is ready again")
     deadline = time.monotonic() + DEADLINE_S

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from tests.e2e.load import Load, read_logs
-from tests.support.clients import DEADLINE_S, Confluent, Message
+from tests.support.clients import DEADLINE_S, Confluent, Message, create_replicated
 from tests.support.coroutines import run
 from tests.support.relay import Relay
 from tidemill.client.network.broker_connection import BrokerConnection
@@ -64,7 +63,8 @@ class Members:
         return self
 
     def create(self, topic: str) -> list[tuple[str, int]]:
-        return create_replicated(self.bootstrap, topic)
+        create_replicated(self.bootstrap, topic, partitions=PARTITIONS)
+        return [(topic, index) for index in range(PARTITIONS)]
 
     async def leaders(self, topic: str, *, asked: int) -> set[int]:
         """Who leads, as one broker says: a stock client may ask another one."""
@@ -92,22 +92,6 @@ class Members:
     def stop(self) -> None:
         for broker in self.brokers:
             broker.stop()
-
-
-def create_replicated(bootstrap: str, topic: str) -> list[tuple[str, int]]:
-    """Made once all brokers are let in: that they are registered is told before."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, 3)]).values()
-        try:
-            made.result(DEADLINE_S)
-        except KafkaException as refused:
-            is_early = refused.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
-            if not is_early or time.monotonic() > deadline:
-                raise
-        else:
-            return [(topic, index) for index in range(PARTITIONS)]
 
 
 def new_member(directory: Path, zookeeper: str, number: int, name: str = "") -> BrokerProcess:
@@ -337,7 +321,7 @@ def test_a_broker_moves_to_ZooKeeper_and_back_with_all_that_it_has(tmp_path, zoo
 def test_three_brokers_of_one_host_move_to_ZooKeeper(tmp_path, zookeeper, topic):
     data = tmp_path / "data"
     cluster = ClusterProcess(data, brokers=3).start()
-    create_replicated(cluster.bootstrap, topic)
+    create_replicated(cluster.bootstrap, topic, partitions=PARTITIONS)
     messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(300)]
     Confluent().produce(cluster.bootstrap, topic, messages)
     assert cluster.stop() == 0

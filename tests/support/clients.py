@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol, final
 
 import aiokafka
 import confluent_kafka
-from confluent_kafka import IsolationLevel
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.coroutines import run
@@ -39,6 +39,7 @@ __all__ = [
     "Place",
     "Record",
     "Sending",
+    "create_replicated",
     "create_topic",
     "end_offset",
     "wait_until_decided",
@@ -470,6 +471,30 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **keys: str) -
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (created,) = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()
     created.result(DEADLINE_S)
+
+
+def create_replicated(
+    bootstrap: str,
+    topic: str,
+    *,
+    partitions: int = 1,
+    replication: int = 3,
+    config: Mapping[str, str] | None = None,
+) -> None:
+    """Again until so many brokers are let in: that they are registered is told before."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(topic, partitions, replication, config=dict(config or {}))
+    deadline = monotonic() + DEADLINE_S
+    while True:
+        (made,) = admin.create_topics([new]).values()
+        try:
+            made.result(DEADLINE_S)
+        except KafkaException as refused:
+            is_early = refused.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
+            if not is_early or monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
