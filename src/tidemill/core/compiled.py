@@ -52,6 +52,7 @@ REQUEST_PATH = (
     "tidemill.storage.directory.flush_round",
     "tidemill.storage.journal.round_journal",
     "tidemill.storage.log.flush_point",
+    "tidemill.storage.log.flush_progress",
     "tidemill.storage.state.leader_epochs",
     "tidemill.storage.index.offset_index",
     "tidemill.storage.log.log_checks",

@@ -245,7 +245,7 @@ class LogDirectory:
     def _host(self, partition: TopicPartition, hosted: _HostedLog) -> None:
         self._hosted[partition] = hosted
         journal_name = encode_log_name(str(partition), hosted.topic_id)
-        hosted.log.use_journal(journal_name, self.journal.live_laps)
+        hosted.log.progress.use_journal(journal_name, self.journal.live_laps)
         self._producer_bound.adopt(hosted.log.producers)
 
     def create_log(
@@ -310,8 +310,8 @@ class LogDirectory:
         high_watermark: int,
         segments_max: int,
     ) -> SegmentDrop | None:
-        """What retention takes out of one log now; see `FilePartitionLog.plan_drop`."""
-        return log.plan_drop(
+        """What retention takes out of one log now; see `LogFront.plan_drop`."""
+        return log.front.plan_drop(
             ages,
             now_ms=now_ms,
             high_watermark=min(high_watermark, self._droppable_end(log)),
@@ -327,9 +327,9 @@ class LogDirectory:
         until then they stay.
         """
         running = self.dirty.running
-        if log.is_stored and (running is None or not running.covers(log)):
+        if log.progress.is_stored and (running is None or not running.covers(log)):
             return log.flushed_offset
-        return log.stored_closed_end
+        return log.progress.stored_closed_end
 
     def purge_slice(self, files_max: int) -> bool:
         """Unlink up to this many files of removed logs: for `Disk.run`. True when none is left."""
@@ -339,7 +339,7 @@ class LogDirectory:
 
     def changed_logs(self) -> deque[FilePartitionLog]:
         """The logs that a checkpoint has to store: for `collect_checkpoint`."""
-        return deque(one.log for one in self._hosted.values() if not one.log.is_stored)
+        return deque(one.log for one in self._hosted.values() if not one.log.progress.is_stored)
 
     def collect_checkpoint(
         self, changed: deque[FilePartitionLog], logs_max: int
@@ -355,7 +355,7 @@ class LogDirectory:
         producers = 0
         while changed and len(points) < logs_max and producers < CHECKPOINT_PRODUCERS_PER_SLICE:
             log = changed.popleft()
-            point = None if log.is_closed else log.take_checkpoint()
+            point = None if log.is_closed else log.progress.take_checkpoint()
             if point is not None:
                 points.append((log, point))
                 producers += len(log.producers)
@@ -385,7 +385,7 @@ class LogDirectory:
             entries[partition] = CheckpointEntry(
                 hosted.topic_id,
                 # The files of a log that is being cut hold something else: nothing is promised.
-                0 if log.is_being_cut else max(log.synced_offset, log.log_start_offset),
+                0 if log.is_being_cut else max(log.progress.synced_offset, log.log_start_offset),
                 0 if log.is_being_cut else log.log_start_offset,
                 hosted.high_watermark,
                 log.size_bytes,
@@ -446,7 +446,7 @@ class LogDirectory:
             rest.sync()
             rest.apply()
         self.write_checkpoint(high_watermarks)
-        is_synced = all(log.synced_offset == log.log_end_offset for log in logs)
+        is_synced = all(log.progress.synced_offset == log.log_end_offset for log in logs)
         if is_clean and is_synced and not any(log.is_being_cut for log in logs):
             remove_journal(self._disk, self.path)
             mark_clean(self._disk, self.path, self._sequence)

@@ -182,7 +182,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(is_clean=st.booleans())
     def reopen(self, is_clean: bool) -> None:
-        point = self.log.take_checkpoint()
+        point = self.log.progress.take_checkpoint()
         if point is not None:
             point.sync()
             self.log.flushed(point)

@@ -184,7 +184,7 @@ class LogWithTransactions(RuleBasedStateMachine):
         else:
             flush(self.log)
         remembered = CheckpointedLog(
-            recovery_point=self.log.synced_offset,
+            recovery_point=self.log.progress.synced_offset,
             log_start_offset=self.log.log_start_offset,
             size_bytes=self.log.size_bytes,
             producers=self.log.producers.fact_count,
@@ -204,7 +204,7 @@ class LogWithTransactions(RuleBasedStateMachine):
         self.log = FilePartitionLog(*place, CONFIG, state)
 
     def take_checkpoint(self) -> None:
-        point = self.log.take_checkpoint()
+        point = self.log.progress.take_checkpoint()
         if point is not None:
             point.sync()
             self.log.flushed(point)
