@@ -91,6 +91,7 @@ REQUEST_PATH = (
     "tidemill.coordinators.group.offsets.committed_offsets",
     "tidemill.coordinators.group.base.records",
     "tidemill.coordinators.group.registry",
+    "tidemill.coordinators.group.shard_offsets",
     "tidemill.coordinators.group.shard",
     "tidemill.coordinators.group.group_coordinator",
     "tidemill.coordinators.runtime.committed_answers",
