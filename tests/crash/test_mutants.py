@@ -13,7 +13,7 @@ import pytest
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
-from tidemill.storage.directory import checkpoint, log_directory
+from tidemill.storage.directory import checkpoint, directory_start, log_directory
 from tidemill.storage.directory.log_creation import LogCreation
 from tidemill.storage.directory.log_loading import LogLoader
 from tidemill.storage.directory.removed_logs import RemovedLogs
@@ -173,15 +173,15 @@ def test_mutant_truncation_leaves_the_recovery_point_is_found(
 
 
 def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch):
-    monkeypatch.setattr(log_directory, "try_take_clean_mark", lambda *_arguments: 1 << 40)
+    monkeypatch.setattr(directory_start, "try_take_clean_mark", lambda *_arguments: 1 << 40)
     take = checkpoint.read_newest
 
     def read_newest(disk: SimDisk, path: str) -> checkpoint.Checkpoint:
         found = take(disk, path)
-        monkeypatch.setattr(log_directory, "try_take_clean_mark", lambda *_: found.sequence)
+        monkeypatch.setattr(directory_start, "try_take_clean_mark", lambda *_: found.sequence)
         return found
 
-    monkeypatch.setattr(log_directory, "read_newest", read_newest)
+    monkeypatch.setattr(directory_start, "read_newest", read_newest)
     assert finds_by_chance()
 
 
