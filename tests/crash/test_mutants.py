@@ -19,7 +19,7 @@ from tidemill.storage.directory.log_loading import LogLoader
 from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.log.unflushed_changes import FlushWork
 from tidemill.storage.recovery import log_recovery as recovery
-from tidemill.storage.recovery.log_recovery import CheckpointedLog
+from tidemill.storage.recovery.clean_load import CheckpointedLog
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.testing.crash.crash_states import CrashExplorer
 from tidemill.testing.crash.crash_workloads import (
@@ -152,7 +152,7 @@ def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch):
     """After a failed sync of the previous process, its pages are clean but not on disk."""
 
     def only_sync(work: recovery._Recovery, place: int, _position: int) -> None:
-        for segment in work._segments[place:]:
+        for segment in work._walk.segments[place:]:
             work._files.get(segment.path).sync()
         work._disk.sync_directory(work._directory)
 

@@ -20,7 +20,8 @@ from tests.support.transactions import append_one, end, records_of
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
+from tidemill.storage.recovery.clean_load import CheckpointedLog, try_load_clean
+from tidemill.storage.recovery.log_recovery import recover
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.records import iter_records
