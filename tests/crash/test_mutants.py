@@ -13,13 +13,13 @@ import pytest
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
-from tidemill.storage.directory import checkpoint, log_directory
+from tidemill.storage.directory import checkpoint, directory_start, log_directory
 from tidemill.storage.directory.log_creation import LogCreation
 from tidemill.storage.directory.log_loading import LogLoader
 from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.log.unflushed_changes import FlushWork
 from tidemill.storage.recovery import log_recovery as recovery
-from tidemill.storage.recovery.log_recovery import CheckpointedLog
+from tidemill.storage.recovery.clean_load import CheckpointedLog
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.testing.crash.crash_states import CrashExplorer
 from tidemill.testing.crash.crash_workloads import (
@@ -152,7 +152,7 @@ def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch):
     """After a failed sync of the previous process, its pages are clean but not on disk."""
 
     def only_sync(work: recovery._Recovery, place: int, _position: int) -> None:
-        for segment in work._segments[place:]:
+        for segment in work._walk.segments[place:]:
             work._files.get(segment.path).sync()
         work._disk.sync_directory(work._directory)
 
@@ -173,15 +173,15 @@ def test_mutant_truncation_leaves_the_recovery_point_is_found(
 
 
 def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch):
-    monkeypatch.setattr(log_directory, "try_take_clean_mark", lambda *_arguments: 1 << 40)
+    monkeypatch.setattr(directory_start, "try_take_clean_mark", lambda *_arguments: 1 << 40)
     take = checkpoint.read_newest
 
     def read_newest(disk: SimDisk, path: str) -> checkpoint.Checkpoint:
         found = take(disk, path)
-        monkeypatch.setattr(log_directory, "try_take_clean_mark", lambda *_: found.sequence)
+        monkeypatch.setattr(directory_start, "try_take_clean_mark", lambda *_: found.sequence)
         return found
 
-    monkeypatch.setattr(log_directory, "read_newest", read_newest)
+    monkeypatch.setattr(directory_start, "read_newest", read_newest)
     assert finds_by_chance()
 
 

@@ -11,7 +11,8 @@ from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover
+from tidemill.storage.recovery.clean_load import CheckpointedLog
+from tidemill.storage.recovery.log_recovery import recover
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers, read_header
 from tidemill.wire.records import Record, build_batch, iter_records

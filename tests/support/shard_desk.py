@@ -120,7 +120,7 @@ class ShardDesk:
     def commit(self, offset=5, *, version=NEWEST_COMMIT - 1, **fields):
         """Commit one partition; return its error code."""
         response = self.take(
-            self.shard.commit_offsets(
+            self.shard.offsets.commit(
                 commit_request(offset, **fields), version=version, now=self.now
             )
         )
@@ -138,13 +138,13 @@ class ShardDesk:
 
     def fetch_topics(self, topics, *, group_id=GROUP, version=NEWEST_FETCH - 1, **fields):
         wanted = OffsetFetchRequestGroup(group_id=group_id, topics=topics, **fields)
-        return self.shard.fetch_offsets(wanted, version=version)
+        return self.shard.offsets.fetch(wanted, version=version)
 
     def delete_offsets(self, topic="t", *indexes, group_id=GROUP):
         partitions = [OffsetDeleteRequestPartition(partition_index=one) for one in indexes or (0,)]
         topics = [OffsetDeleteRequestTopic(name=topic, partitions=partitions)]
         request = OffsetDeleteRequest(group_id=group_id, topics=topics)
-        response = self.take(self.shard.delete_offsets(request))
+        response = self.take(self.shard.offsets.delete(request))
         return [ErrorCode(one.error_code) for one in response.topics[0].partitions]
 
     # --- groups ----------------------------------------------------------------------------------

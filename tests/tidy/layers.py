@@ -128,6 +128,7 @@ PURE = (
     "coordinators/group/offsets/",
     "coordinators/group/registry.py",
     "coordinators/group/shard.py",
+    "coordinators/group/shard_offsets.py",
     "coordinators/transaction/decisions.py",
     "coordinators/transaction/records.py",
     "coordinators/transaction/shard.py",

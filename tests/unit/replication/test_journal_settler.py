@@ -85,7 +85,7 @@ class Settled:
 
     async def flush_in_journal(self) -> FilePartitionLog:
         """The first log, with bytes in the journal only."""
-        while not self.logs[0].is_in_journal:
+        while not self.logs[0].progress.is_in_journal:
             await self.flush()
             await asyncio.sleep(0)
         return self.logs[0]
@@ -111,7 +111,7 @@ class Settled:
 async def test_the_journal_is_made_when_a_round_has_use_for_it():
     settled = Settled()
     log = await settled.flush_in_journal()
-    assert log.synced_offset < log.flushed_offset == log.log_end_offset
+    assert log.progress.synced_offset < log.flushed_offset == log.log_end_offset
     await settled.stop()
 
 
@@ -120,8 +120,8 @@ async def test_bytes_stay_in_the_journal_alone_for_a_limited_time():
     settled = Settled()
     log = await settled.flush_in_journal()
     await asyncio.sleep(60.0)
-    assert log.synced_offset == log.log_end_offset
-    assert not log.is_in_journal
+    assert log.progress.synced_offset == log.log_end_offset
+    assert not log.progress.is_in_journal
     await settled.stop()
 
 
@@ -148,8 +148,8 @@ async def test_a_round_syncs_long_tails_beside_its_block():
     settled.flusher.appended(long, JOURNAL_TAIL_BYTES_MAX, ack_waits=True)
     await settled.flush()
     assert settled.telemetry.journal_rounds == rounds + 1
-    assert long.synced_offset == long.log_end_offset
-    assert settled.logs[1].synced_offset < settled.logs[1].flushed_offset
+    assert long.progress.synced_offset == long.log_end_offset
+    assert settled.logs[1].progress.synced_offset < settled.logs[1].flushed_offset
     await settled.stop()
 
 
@@ -157,7 +157,7 @@ async def test_a_round_syncs_long_tails_beside_its_block():
 async def test_a_log_that_must_be_cut_is_out_of_the_journal_first():
     settled = Settled()
     log = await settled.flush_in_journal()
-    await settled.settler.settle(lambda: log.is_in_journal)
+    await settled.settler.settle(lambda: log.progress.is_in_journal)
     log.truncate_to(1)
     assert log.log_end_offset == 1
     await settled.stop()
@@ -196,7 +196,7 @@ async def test_a_broker_that_ends_while_a_file_is_settled_leaves_it_for_the_next
     log = await settled.flush_in_journal()
     await settled.flusher.finish()
     await settled.settler._settle()
-    assert log.is_in_journal
+    assert log.progress.is_in_journal
     await settled.stop()
     settled.place.directory.close()
     again = JournaledDirectory(settled.place.disk.restart())
@@ -207,7 +207,7 @@ async def test_a_broker_that_ends_while_a_file_is_settled_leaves_it_for_the_next
 async def test_a_log_that_is_put_into_the_journal_while_its_cut_waits_is_settled_again():
     settled = Settled()
     log = await settled.flush_in_journal()
-    await settled.settler.settle(lambda: log.is_in_journal)
+    await settled.settler.settle(lambda: log.progress.is_in_journal)
     slow_down(settled.place.disk)
     for one in settled.logs:
         settled.place.append(one)
@@ -237,7 +237,7 @@ async def test_settling_ends_when_the_broker_runs_no_more_rounds():
     log = await settled.flush_in_journal()
     await settled.flusher.finish()
     with pytest.raises(StorageFault):
-        await settled.settler.settle(lambda: log.is_in_journal)
+        await settled.settler.settle(lambda: log.progress.is_in_journal)
     await settled.stop()
 
 

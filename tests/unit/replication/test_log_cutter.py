@@ -211,7 +211,7 @@ def test_R12_a_cut_waits_until_a_full_disk_has_room(run, monkeypatch, caplog):
         assert place.partition.as_follower.is_being_cut
         assert await place.flusher.run_round(lambda: None) is False
         async with place.log_changes:
-            assert place.log.plan_drop({}, now_ms=0, high_watermark=7, segments_max=9) is None
+            assert place.log.front.plan_drop({}, now_ms=0, high_watermark=7, segments_max=9) is None
         place.disk.set_capacity(None)
         await cutting
 

@@ -57,7 +57,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         producer_id = marker.producer.producer_id
         self.runtime.read(
             index,
-            lambda shard, _now: shard.pending.void_verifications(producer_id),
+            lambda shard, _now: shard.offsets.pending.void_verifications(producer_id),
             lambda _code: None,
         )
         return self.runtime.append_marker(index, marker)
@@ -66,7 +66,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
         """The coordinator of the transaction refused; KafkaError if the shard is gone anyway."""
 
         def forget(shard: GroupShard, _now: Now) -> None:
-            shard.pending.end_verification(verification)
+            shard.offsets.pending.end_verification(verification)
 
         self.read(group_id, forget, lambda _code: None)
 

@@ -1,8 +1,8 @@
-"""The groups and offsets of one partition of `__consumer_offsets`: a `Shard` (`runtime/shard.py`).
+"""The groups of one partition of `__consumer_offsets`: a `Shard` (`runtime/shard.py`).
 
 The shard finds the group that a request is for, creates it where the request may, and refuses
-requests for the wrong kind of group. What happens inside a group is in `classic/` and `consumer/`;
-committed offsets are in `offsets/`. If the whole request is refused, it raises `KafkaError`.
+requests for the wrong kind of group. What happens inside a group is in `classic/` and `consumer/`,
+their offsets are in `shard_offsets.py`. If the whole request is refused, it raises `KafkaError`.
 
 A name belongs to one kind of group at a time. A client of the other protocol may take over an empty
 group: the shard deletes the old group's records and asks the client to retry
@@ -14,19 +14,17 @@ A group of consumers with members changes its kind with them (`migration/`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any, Final, TypeVar, final
 
 from tidemill.coordinators.group.base.group import (
     Caller,
-    CommitIdentity,
     DeadlineKey,
     DeadlineKind,
     ShardContext,
     TopicMatcher,
 )
 from tidemill.coordinators.group.base.records import (
-    decode_offset_value,
     decode_value,
     is_offset_key,
     try_decode_key,
@@ -36,16 +34,11 @@ from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
 from tidemill.coordinators.group.consumer.heartbeat_request import check_heartbeat
 from tidemill.coordinators.group.migration import classic_requests
 from tidemill.coordinators.group.migration.upgrade import try_upgrade
-from tidemill.coordinators.group.offsets import transactional_offsets
-from tidemill.coordinators.group.offsets.committed_offsets import OffsetStore
-from tidemill.coordinators.group.offsets.deletion import delete_offsets
-from tidemill.coordinators.group.offsets.expiry import OffsetExpiry
-from tidemill.coordinators.group.offsets.pending_offsets import PendingOffsets, Verification
-from tidemill.coordinators.group.offsets.reading import OffsetReading
 from tidemill.coordinators.group.registry import AnyGroup, GroupLimit, GroupRegistry, is_simple
+from tidemill.coordinators.group.shard_offsets import NO_GENERATION, ShardOffsets
 from tidemill.coordinators.runtime.batch_sized_work import BatchSizedWork
 from tidemill.coordinators.runtime.deadlines import Deadlines
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, ProducerName, Result
+from tidemill.coordinators.runtime.shard import Now, ProducerName, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
@@ -61,22 +54,12 @@ from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatRespons
 from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
 from tidemill.wire.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from tidemill.wire.generated.list_groups import ListedGroup
-from tidemill.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from tidemill.wire.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from tidemill.wire.generated.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
-from tidemill.wire.generated.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-)
 
 __all__ = ["GroupShard"]
 
 R = TypeVar("R")
 
-FIRST_COMMIT_WITH_MEMBER_EPOCH: Final = 9
-FIRST_FETCH_WITH_TOPIC_IDS: Final = 10
-NO_GENERATION: Final = -1
 FIRST_HEARTBEAT_EPOCH: Final = 0
 """The member epoch in a new member's first heartbeat."""
 RECORDS_PER_DEADLINE: Final = 3
@@ -97,13 +80,12 @@ class GroupShard:
         matcher: TopicMatcher,
     ) -> None:
         self._context = ShardContext(config, Deadlines(), image, matcher)
-        self._offsets = OffsetStore()
-        self.pending = PendingOffsets()
-        """Offsets of open transactions, and questions about them."""
         self._groups = GroupRegistry(
-            self._context, limit or GroupLimit(config.groups_max), self._has_offsets
+            self._context,
+            limit or GroupLimit(config.groups_max),
+            lambda group_id: self.offsets.has_any(group_id),
         )
-        self._expiry = OffsetExpiry(config, self._offsets)
+        self.offsets = ShardOffsets(self._context, self._groups)
         self._topic_changes: Delta | None = None
         """Topic changes that some groups have not been told of; None if all have."""
         self._groups_to_tell: list[str] = []
@@ -112,14 +94,6 @@ class GroupShard:
     @property
     def group_count(self) -> int:
         return len(self._groups)
-
-    @property
-    def offset_count(self) -> int:
-        return len(self._offsets)
-
-    def committed(self) -> Iterator[tuple[str, int, int]]:
-        """Topic, partition and offset of every committed offset."""
-        return iter(self._offsets)
 
     def count_states(self) -> Counter[str]:
         """The number of groups in each state."""
@@ -134,9 +108,7 @@ class GroupShard:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         if is_offset_key(key):
-            if key in self.pending.by_key:
-                self.pending.supersede(key)
-            self._replay_offset(key, value)
+            self.offsets.replay(key, value)
             return
         name = try_decode_key(key)
         if name is None:
@@ -144,38 +116,26 @@ class GroupShard:
         taken = None if value is None else decode_value(name, value)
         self._groups.replay(name, taken)
 
-    def _replay_offset(self, key: bytes, value: bytes | None) -> None:
-        group_id = self._offsets.replay(key, value)
-        if group_id is not None:
-            self._groups.replay_offset(group_id)
-
     def replay_pending(self, key: bytes, value: bytes | None, producer: ProducerName) -> None:
-        if not is_offset_key(key):
+        if is_offset_key(key):
+            self.offsets.replay_pending(key, value, producer)
+        else:
             self.replay(key, value)
-            return
-        if value is not None:
-            decode_offset_value(value)  # a damaged value must not wait for its marker
-        self._groups.replay_offset(self.pending.add(key, value, producer))
 
     def replay_marker(self, producer: ProducerName, *, is_commit: bool) -> None:
-        for key, value in self.pending.take(producer, is_commit=is_commit):
-            self._replay_offset(key, value)
-
-    def _has_offsets(self, group_id: str) -> bool:
-        """Whether the log has an offset of the group, committed or pending."""
-        return self._offsets.has_any(group_id) or self.pending.has_any(group_id)
+        self.offsets.replay_marker(producer, is_commit=is_commit)
 
     def loaded(self, now: Now) -> None:
         for group in list(self._groups):
             group.loaded(now)
             self._maybe_drop(group)  # all its offsets were deleted
-        self._expiry.loaded(now)
+        self.offsets.loaded(now)
 
     def next_deadline_ms(self) -> int | None:
         if self._groups_to_tell:
             return 0
         member_ms = self._context.deadlines.next_ms()
-        offset_ms = self._expiry.next_deadline_ms()
+        offset_ms = self.offsets.next_deadline_ms()
         if member_ms is None or offset_ms is None:
             return member_ms if offset_ms is None else offset_ms
         return min(member_ms, offset_ms)
@@ -184,7 +144,7 @@ class GroupShard:
         work = BatchSizedWork()
         self._tell_groups(work, now)
         self._pass_deadlines(work, now)
-        self._expire_offsets(work, now)
+        self.offsets.expire(work, now)
         return work.result
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
@@ -194,15 +154,15 @@ class GroupShard:
             before = delta.before if self._topic_changes is None else self._topic_changes.before
             self._topic_changes = difference(before, delta.after)
             self._groups_to_tell = list(self._groups.ids())
-            self._expiry.topics_deleted(delta.topics_deleted)
+            self.offsets.topics_deleted(delta.topics_deleted)
             self._tell_groups(work, now)
-            self._expire_offsets(work, now)
+            self.offsets.expire(work, now)
         return work.result
 
     def config_changed(self, config: GroupConfig) -> None:
         """Members are held to the new values from their next request on."""
         self._context.config = config
-        self._expiry.config = config
+        self.offsets.config_changed(config)
 
     def resign(self) -> list[Deferred[Any]]:
         parked = [one for group in self._groups for one in group.parked()]
@@ -241,7 +201,7 @@ class GroupShard:
     def _maybe_drop(self, group: AnyGroup) -> None:
         """Forget a group that is empty and has neither a record nor an offset in the log."""
         group_id = group.group_id
-        is_logged = self._groups.is_recorded(group_id) or self._has_offsets(group_id)
+        is_logged = self._groups.is_recorded(group_id) or self.offsets.has_any(group_id)
         if group.is_empty and not is_logged:
             self._groups.drop(group_id)
 
@@ -351,7 +311,7 @@ class GroupShard:
             return group.heartbeat(request, caller, version=version, now=now)
         except KafkaError:
             self._groups.drop(group_id)
-            if self._has_offsets(group_id):
+            if self.offsets.has_any(group_id):
                 self._groups.make_classic(group_id)
             raise
 
@@ -360,129 +320,6 @@ class GroupShard:
         if not isinstance(group, ConsumerGroup):
             raise _not_found(group_id, group, "consumer")
         return group.describe()
-
-    # --- offsets ---------------------------------------------------------------------------------
-
-    def commit_offsets(
-        self, request: OffsetCommitRequest, *, version: int, now: Now
-    ) -> Result[OffsetCommitResponse]:
-        """OffsetCommit (T46)."""
-        group = self._groups.try_find(request.group_id)
-        if group is None:
-            self._check_simple_commit(request.generation_id_or_member_epoch, version)
-        else:
-            _check_commit(group, request, version, now)
-        response, records = self._offsets.commit(
-            request,
-            image=self._context.image,
-            metadata_bytes_max=self._context.config.offset_metadata_max_bytes,
-            now_ms=now.wall_ms,
-        )
-        return Result(response, records)
-
-    def begin_verification(self, producer: ProducerName) -> Result[Verification | None]:
-        """Before the coordinator of a transaction is asked; None if that is not necessary."""
-        if self.pending.is_open(producer):
-            return Result(None)
-        return Result(self.pending.begin_verification(producer.producer_id))
-
-    def commit_in_transaction(
-        self,
-        request: TxnOffsetCommitRequest,
-        verification: Verification | None,
-        *,
-        now: Now,
-    ) -> Result[TxnOffsetCommitResponse]:
-        """TxnOffsetCommit of a producer that its coordinator has confirmed (T55)."""
-        producer = ProducerName(request.producer_id, request.producer_epoch)
-        if verification is None:
-            is_open = self.pending.is_open(producer)
-        else:
-            is_open = self.pending.end_verification(verification)
-        if not is_open:
-            # Asked again, the coordinator says whether the transaction is still open.
-            raise KafkaError(RETRY, "a marker of the producer came meanwhile")
-        group = self._groups.try_find(request.group_id)
-        if group is None:
-            self._check_simple_commit(request.generation_id)
-        else:
-            transactional_offsets.check_group(group, request, now)
-        response, records = self._offsets.commit(
-            transactional_offsets.plain_request(request),
-            image=self._context.image,
-            metadata_bytes_max=self._context.config.offset_metadata_max_bytes,
-            now_ms=now.wall_ms,
-        )
-        answer = transactional_offsets.answer_of(response)
-        return Result(answer, records, producer=producer if records else None)
-
-    def _check_simple_commit(self, generation: int, version: int = 0) -> None:
-        """A group that does not exist accepts commits of simple consumers only."""
-        if generation <= NO_GENERATION:
-            self._groups.limit.check_one_more()
-        elif version >= FIRST_COMMIT_WITH_MEMBER_EPOCH:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        else:
-            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-
-    def fetch_offsets(
-        self, wanted: OffsetFetchRequestGroup, *, version: int, require_stable: bool = False
-    ) -> OffsetFetchResponseGroup:
-        """One group's part of OffsetFetch (T45); topics are named by id from version 10 on."""
-        group = self._groups.try_find(wanted.group_id)
-        if group is not None:
-            group.check_fetch(CommitIdentity(wanted.member_id or "", wanted.member_epoch))
-        by_id = version >= FIRST_FETCH_WITH_TOPIC_IDS
-        unstable = self.pending.of(wanted.group_id).values() if require_stable else ()
-        reading = OffsetReading(
-            self._offsets.of(wanted.group_id),
-            self._context.image,
-            self._expiry.deleted,
-            frozenset(unstable),
-        )
-        if wanted.topics is None:
-            topics = reading.all(by_id=by_id)
-        else:
-            read = reading.identified if by_id else reading.named
-            topics = [read(topic) for topic in wanted.topics]
-        return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
-
-    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
-        """OffsetDelete: delete offsets of topics that no member of the group subscribes to."""
-        group = self._groups.try_find(request.group_id)
-        if group is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
-        if not group.is_empty and group.protocol_type != "consumer":
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        return delete_offsets(
-            request,
-            group,
-            self._offsets.of(request.group_id),
-            self.pending.of(request.group_id),
-            self._context.image,
-        )
-
-    def _expire_offsets(self, work: BatchSizedWork, now: Now) -> None:
-        """Begin or continue the sweep that is due, as far as one batch holds."""
-        if not self._expiry.begin(self._groups.ids(), now):
-            return
-        while not work.is_full and (group_id := self._expiry.try_next_group()) is not None:
-            if not work.add_until_full(self._expire_group(group_id, now)):
-                break
-            self._expiry.done(group_id)
-
-    def _expire_group(self, group_id: str, now: Now) -> list[CoordinatorRecord]:
-        """Tombstones of the group's expired offsets, and of the group itself if it keeps none."""
-        group = self._groups.try_find(group_id)
-        if group is None:
-            return []
-        records = self._expiry.expired(group, self._context.image, now)
-        if self.pending.by_key:
-            records = [record for record in records if record.key not in self.pending.by_key]
-        keeps_nothing = group.is_empty and len(records) == self._offsets.count_of(group_id)
-        if keeps_nothing and not group.expects_members and not self.pending.has_any(group_id):
-            records += group.tombstones()
-        return records
 
     # --- groups as a whole -----------------------------------------------------------------------
 
@@ -509,16 +346,10 @@ class GroupShard:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
         work = BatchSizedWork()
         answer = DeletableGroupResult(group_id=group_id)
-        if not work.add_until_full([*self._tombstones_of_offsets(group_id), *group.tombstones()]):
+        if not work.add_until_full([*self.offsets.tombstones_of(group_id), *group.tombstones()]):
             # More than one batch holds: the client retries for the rest.
             answer.error_code = int(RETRY)
         return Result(answer, work.result.records)
-
-    def _tombstones_of_offsets(self, group_id: str) -> list[CoordinatorRecord]:
-        topics = self._offsets.of(group_id).values()
-        keys = dict.fromkeys(entry.key for partitions in topics for entry in partitions.values())
-        keys |= dict.fromkeys(self.pending.of(group_id))
-        return [CoordinatorRecord(key, None) for key in keys]
 
 
 def _check_group_id(group_id: str) -> None:
@@ -530,20 +361,6 @@ def _retry_join(request: JoinGroupRequest) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=int(RETRY), generation_id=NO_GENERATION, member_id=request.member_id
     )
-
-
-def _check_commit(group: AnyGroup, request: OffsetCommitRequest, version: int, now: Now) -> None:
-    generation = request.generation_id_or_member_epoch
-    if (
-        version < FIRST_COMMIT_WITH_MEMBER_EPOCH
-        and generation > NO_GENERATION
-        and isinstance(group, ConsumerGroup)
-        and group.has_new(request.member_id)
-    ):
-        detail = "members of the consumer protocol commit with version 9 or later"
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
-    who = CommitIdentity(request.member_id, generation, request.group_instance_id)
-    group.check_commit(who, request.topics, now)
 
 
 def _not_found(group_id: str, group: AnyGroup | None, kind: str) -> KafkaError:

@@ -22,7 +22,7 @@ from typing import Any, Final, cast, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
-from tidemill.core.limits import KIB, REQUEST_OBJECTS_MAX
+from tidemill.core.limits import KIB
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue, AnswerSlot
@@ -31,6 +31,7 @@ from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.connection.read_stall import ReadStall
 from tidemill.server.connection.receive_buffer import LENGTH_BYTES, ReceiveBuffer
 from tidemill.server.connection.sliced_request import SlicedRequest
+from tidemill.server.connection.slow_request import SlowRequest
 from tidemill.server.handlers.cluster.api_versions import try_unsupported_version_answer
 from tidemill.server.limits.quotas import THROTTLE_MS_MAX
 from tidemill.server.request.context import AnyContext, RequestContext
@@ -52,11 +53,6 @@ SHORT_REQUEST_BYTES: Final = 4 * KIB
 """A longer request names many things or brings many records and may take milliseconds. libuv reads
 a busy socket up to 32 times in one turn, so one busy producer could take 100 ms.
 """
-
-DECODED_GROWTH: Final = 16
-"""A decoded request takes at most so many times its bytes: objects for numbers and short names."""
-DECODED_BYTES_MAX: Final = REQUEST_OBJECTS_MAX * 160
-"""What the objects of the largest request take."""
 
 # Why no request may start now: bits of `_holds`.
 BUSY: Final = 1
@@ -307,24 +303,39 @@ class Connection(asyncio.BufferedProtocol):
             self._answers.place(slot)
         else:
             self._answers.reserve(slot)
-            if isinstance(answer, Deferred):
-                slot.deferred = answer
-                answer.then(lambda response: self._answered(slot, response, context))
-            elif isinstance(answer, Unfinished):
-                self._holds |= BUSY
-                SlicedRequest(
-                    self._resources,
-                    answer.work,
-                    self._receive.hold_frame(),
-                    ended=lambda response: self._slices_ended(slot, response, context),
-                    failed=self._close_for_bug,
-                )
-            else:
-                self._holds |= BUSY
-                decoded_bytes = min(DECODED_GROWTH * len(frame), DECODED_BYTES_MAX)
-                self._resources.request_memory.take(decoded_bytes)
-                work = self._run_slow(slot, answer, context, decoded_bytes)
-                self._resources.supervisor.spawn("request", work)
+            self._await(slot, answer, context, len(frame))
+
+    def _await(
+        self,
+        slot: AnswerSlot,
+        answer: Deferred[Any] | Unfinished | Coroutine[Any, Any, Message],
+        context: AnyContext,
+        frame_bytes: int,
+    ) -> None:
+        """The answer comes later: by itself, or when the rest of the request has run."""
+        if isinstance(answer, Deferred):
+            slot.deferred = answer
+            answer.then(lambda response: self._answered(slot, response, context))
+            return
+        self._holds |= BUSY
+        if isinstance(answer, Unfinished):
+            SlicedRequest(
+                self._resources,
+                answer.work,
+                self._receive.hold_frame(),
+                ended=lambda response: self._busy_ended(slot, response, context),
+                failed=self._close_for_bug,
+            )
+        else:
+            SlowRequest(
+                self._resources,
+                answer,
+                frame_bytes=frame_bytes,
+                is_metadata=slot.bound.handler.api_key is ApiKey.METADATA,
+                is_wanted=lambda: not self._holds & CLOSED,
+                ended=lambda response: self._busy_ended(slot, response, context),
+                failed=self._close_for_bug,
+            )
 
     def _answer_unsupported(self, unsupported: UnsupportedVersion) -> None:
         """Answer ApiVersions in version 0 with its range (T2); close for any other API (T7)."""
@@ -343,38 +354,10 @@ class Connection(asyncio.BufferedProtocol):
         slot.chunks = [answer]
         self._answers.place(slot)
 
-    async def _run_slow(
-        self,
-        slot: AnswerSlot,
-        work: Coroutine[Any, Any, Message],
-        context: AnyContext,
-        decoded_bytes: int,
-    ) -> None:
-        """Run a request in several steps; waits until few others run and there is memory (S11)."""
-        resources = self._resources
-        is_metadata = slot.bound.handler.api_key is ApiKey.METADATA
-        running = resources.metadata_requests if is_metadata else resources.slow_requests
-        try:
-            async with running:
-                await self._resources.wait_response_memory()
-                if self._holds & CLOSED:
-                    return
-                response = await work
-        except (InvariantViolation, asyncio.CancelledError):
-            raise
-        except Exception as error:  # noqa: BLE001 - the boundary: our bug costs one connection
-            self._close_for_bug(error)
-            return
-        finally:
-            work.close()
-            self._resources.request_memory.give(decoded_bytes)
-        self._holds &= ~BUSY
-        self._answered(slot, response, context)
-
-    def _slices_ended(
+    def _busy_ended(
         self, slot: AnswerSlot, response: Message | Deferred[Any] | None, context: AnyContext
     ) -> None:
-        """A request in slices is done; its answer is here, comes later, or there is none."""
+        """A request in steps or slices is done; its answer is here or comes later, or is none."""
         self._holds &= ~BUSY
         if self._holds & CLOSED:
             return

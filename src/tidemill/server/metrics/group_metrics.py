@@ -54,10 +54,10 @@ def measure_lag(services: Services) -> Lag:
 
 def _lags(services: Services) -> Iterator[int]:
     shards = list(services.groups.shards())
-    if sum(shard.offset_count for shard in shards) > OFFSETS_MAX:
+    if sum(shard.offsets.count for shard in shards) > OFFSETS_MAX:
         return
     for shard in shards:
-        for topic, index, offset in shard.committed():
+        for topic, index, offset in shard.offsets.committed():
             partition = services.replicas.find(topic, index) or _viewed(services, topic, index)
             if partition is not None and partition.is_leader and offset >= 0:
                 yield max(0, partition.high_watermark - offset)

@@ -191,7 +191,7 @@ class Compaction:
         if log.is_being_cut or not log.segments.has_adjacent(group):
             raise LogChanged
         self.bytes_written += work.size_bytes
-        swap = log.begin_swap(group, work.take_segment(log))
+        swap = log.begin_swap(group, work.take_segment(log.segments))
         yield sync
         if not log.switch(swap):
             raise LogChanged

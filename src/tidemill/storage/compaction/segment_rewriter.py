@@ -23,9 +23,9 @@ from tidemill.storage.compaction.transactions_left import (
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.log_file_names import CLEANED_SUFFIX
 from tidemill.storage.index.segment_index import SegmentIndex, index_paths
-from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.log.segment_swap import open_cleaned
+from tidemill.storage.log.segments import Segments
 from tidemill.wire.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -252,9 +252,9 @@ class SegmentRewriter:
         for segment in self._sources:
             segment.pin()
 
-    def take_segment(self, log: FilePartitionLog) -> Segment:
+    def take_segment(self, segments: Segments) -> Segment:
         """The new segment, for `log.begin_swap`."""
-        segment = log.adopt_segment(
+        segment = segments.adopted(
             base_offset=self._sources[0].base_offset,
             next_offset=self._sources[-1].next_offset,
             index=self._index,

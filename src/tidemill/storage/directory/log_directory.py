@@ -23,8 +23,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import final
 
@@ -38,29 +36,21 @@ from tidemill.core.limits import (
 from tidemill.core.rng import Rng
 from tidemill.storage.directory.checkpoint import (
     Checkpoint,
-    CheckpointEntry,
     mark_clean,
-    read_newest,
-    try_take_clean_mark,
     write_cap,
     write_generation,
 )
-from tidemill.storage.directory.directory_meta import (
-    DirectoryMeta,
-    claim_directory,
-    try_parse_partition,
-    try_read_topic_id,
-)
+from tidemill.storage.directory.directory_meta import DirectoryMeta, claim_directory
+from tidemill.storage.directory.directory_start import ConfigOf, DirectoryStart
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
+from tidemill.storage.directory.hosted_log import HostedLog, droppable_end
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
-from tidemill.storage.directory.log_loading import LogLoader
 from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
-from tidemill.storage.files.log_file_names import DELETED_SUFFIX
 from tidemill.storage.journal.journal_block import encode_log_name
-from tidemill.storage.journal.journal_replay import remove_journal, replay_journal
+from tidemill.storage.journal.journal_replay import remove_journal
 from tidemill.storage.journal.round_journal import JournalLimits, RoundJournal
 from tidemill.storage.log.flush_point import FlushPoint
 from tidemill.storage.log.interface import LogConfig, PartitionLog
@@ -75,20 +65,6 @@ LOCK_NAME = ".lock"
 
 DEFAULT_PRODUCERS = ProducerLimits()
 DEFAULT_JOURNAL = JournalLimits()
-
-ConfigOf = Callable[[TopicPartition], LogConfig]
-
-
-@final
-@dataclass(slots=True)
-class _HostedLog:
-    """One log and what the directory knows about it."""
-
-    log: FilePartitionLog
-    topic_id: TopicId
-    path: str
-    high_watermark: int
-    """As last written to a checkpoint, or read from one."""
 
 
 def _default_config(_partition: TopicPartition) -> LogConfig:
@@ -113,7 +89,7 @@ class LogDirectory:
         self._disk = disk
         self._lock = lock
         self._files = FileCache(disk, files_max=files_max)
-        self._hosted: dict[TopicPartition, _HostedLog] = {}
+        self._hosted: dict[TopicPartition, HostedLog] = {}
         self._unloaded = UnloadedLogs()
         self._checkpoint = Checkpoint()
         self._sequence = 0
@@ -240,12 +216,12 @@ class LogDirectory:
         self._removed.add_purgeable(creation.put_aside)
         for partition, log in creation.made.items():
             topic_id = creation.topic_id(partition)
-            self._host(partition, _HostedLog(log, topic_id, log.directory, 0))
+            self._host(partition, HostedLog(log, topic_id, log.directory, 0))
 
-    def _host(self, partition: TopicPartition, hosted: _HostedLog) -> None:
+    def _host(self, partition: TopicPartition, hosted: HostedLog) -> None:
         self._hosted[partition] = hosted
         journal_name = encode_log_name(str(partition), hosted.topic_id)
-        hosted.log.use_journal(journal_name, self.journal.live_laps)
+        hosted.log.progress.use_journal(journal_name, self.journal.live_laps)
         self._producer_bound.adopt(hosted.log.producers)
 
     def create_log(
@@ -310,26 +286,13 @@ class LogDirectory:
         high_watermark: int,
         segments_max: int,
     ) -> SegmentDrop | None:
-        """What retention takes out of one log now; see `FilePartitionLog.plan_drop`."""
-        return log.plan_drop(
+        """What retention takes out of one log now; see `LogFront.plan_drop`."""
+        return log.front.plan_drop(
             ages,
             now_ms=now_ms,
-            high_watermark=min(high_watermark, self._droppable_end(log)),
+            high_watermark=min(high_watermark, droppable_end(log, self.dirty.running)),
             segments_max=segments_max,
         )
-
-    def _droppable_end(self, log: FilePartitionLog) -> int:
-        """No segment that ends after this offset may be dropped yet.
-
-        A segment is dropped only when everything that must outlive it is on disk: the name of the
-        segment after it, and the producers that only it knew. For closed segments a flush after the
-        last roll has stored these, unless the disk was full, for the last segment a checkpoint;
-        until then they stay.
-        """
-        running = self.dirty.running
-        if log.is_stored and (running is None or not running.covers(log)):
-            return log.flushed_offset
-        return log.stored_closed_end
 
     def purge_slice(self, files_max: int) -> bool:
         """Unlink up to this many files of removed logs: for `Disk.run`. True when none is left."""
@@ -339,7 +302,7 @@ class LogDirectory:
 
     def changed_logs(self) -> deque[FilePartitionLog]:
         """The logs that a checkpoint has to store: for `collect_checkpoint`."""
-        return deque(one.log for one in self._hosted.values() if not one.log.is_stored)
+        return deque(one.log for one in self._hosted.values() if not one.log.progress.is_stored)
 
     def collect_checkpoint(
         self, changed: deque[FilePartitionLog], logs_max: int
@@ -355,7 +318,7 @@ class LogDirectory:
         producers = 0
         while changed and len(points) < logs_max and producers < CHECKPOINT_PRODUCERS_PER_SLICE:
             log = changed.popleft()
-            point = None if log.is_closed else log.take_checkpoint()
+            point = None if log.is_closed else log.progress.take_checkpoint()
             if point is not None:
                 points.append((log, point))
                 producers += len(log.producers)
@@ -378,19 +341,10 @@ class LogDirectory:
         self._sequence += 1
         entries = self._unloaded.entries()
         for partition, hosted in self._hosted.items():
-            log = hosted.log
             if high_watermarks is not None:
                 known = high_watermarks.get(partition, hosted.high_watermark)
-                hosted.high_watermark = min(known, log.log_end_offset)
-            entries[partition] = CheckpointEntry(
-                hosted.topic_id,
-                # The files of a log that is being cut hold something else: nothing is promised.
-                0 if log.is_being_cut else max(log.synced_offset, log.log_start_offset),
-                0 if log.is_being_cut else log.log_start_offset,
-                hosted.high_watermark,
-                log.size_bytes,
-                log.producers.fact_count,
-            )
+                hosted.high_watermark = min(known, hosted.log.log_end_offset)
+            entries[partition] = hosted.checkpointed()
         self._checkpoint = Checkpoint(self._sequence, entries)
         return partial(write_generation, self._disk, self.path, self._checkpoint)
 
@@ -446,7 +400,7 @@ class LogDirectory:
             rest.sync()
             rest.apply()
         self.write_checkpoint(high_watermarks)
-        is_synced = all(log.synced_offset == log.log_end_offset for log in logs)
+        is_synced = all(log.progress.synced_offset == log.log_end_offset for log in logs)
         if is_clean and is_synced and not any(log.is_being_cut for log in logs):
             remove_journal(self._disk, self.path)
             mark_clean(self._disk, self.path, self._sequence)
@@ -459,70 +413,27 @@ class LogDirectory:
         self.dirty = DirtyLogs(on_failure=self.fail, journal=self.journal)
 
     def _load(self, config_of: ConfigOf, now_ms: int) -> None:
-        self._checkpoint = read_newest(self._disk, self.path)
-        self._sequence = self._checkpoint.sequence
-        mark = try_take_clean_mark(self._disk, self.path)
-        self.started_clean = self.report.was_clean = mark is not None and mark == self._sequence
-        self._end_journal()
-        loader = LogLoader(
+        start = DirectoryStart(
             self._disk,
+            self.path,
+            self.meta.directory_id,
+            removed=self._removed,
+            unloaded=self._unloaded,
+        )
+        self._checkpoint = start.checkpoint
+        self._sequence = start.checkpoint.sequence
+        self.started_clean = start.is_clean
+        self.report = start.report
+        for partition, loaded in start.load(
             self._files,
-            self._checkpoint,
-            is_clean=self.started_clean,
+            config_of,
+            self._before_cut,
             now_ms=now_ms,
             producer_expiration_ms=self.producer_expiration_ms,
-        )
-        for name in self._disk.list_names(self.path):
-            partition = try_parse_partition(name)
-            if name.endswith(DELETED_SUFFIX):
-                self._removed.add_purgeable([f"{self.path}/{name}"])
-            elif partition is not None:
-                self._load_one(loader, partition, config_of(partition))
-        if not self.started_clean:
-            self._disk.sync_directory(self.path)
-        self.settle_removals()
-
-    def _end_journal(self) -> None:
-        """Give the segments what only the journal has; nothing of it outlives this step."""
-        if self.started_clean:  # a version that knows no journal may have left an old one
-            remove_journal(self._disk, self.path)
-        self.report.replayed = replay_journal(
-            self._disk, self.path, self.meta.directory_id, self._topic_id_of
-        )
-
-    def _topic_id_of(self, name: str) -> TopicId | None:
-        """As the loader finds it: a log without its file `partition` is in the checkpoint."""
-        partition = try_parse_partition(name)
-        if partition is None:
-            return None
-        entry = self._checkpoint.entries.get(partition)
-        found = try_read_topic_id(self._disk, f"{self.path}/{name}")
-        return entry.topic_id if found is None and entry is not None else found
-
-    def _load_one(self, loader: LogLoader, partition: TopicPartition, config: LogConfig) -> None:
-        path = f"{self.path}/{partition}"
-        try:
-            self.report.replayed.check(str(partition))
-            loaded = loader.load(partition, path, config, partial(self._before_cut, partition))
-        except StorageFault as error:
-            self.report.failed[partition] = str(error)
-            self._keep_unloaded(partition, path, str(error))
-            return
-        if loaded is None:
-            self._removed.add(path)
-            return
-        self.report.add(partition, loaded.report)
-        hosted = _HostedLog(loaded.log, loaded.topic_id, path, loaded.high_watermark)
-        self._host(partition, hosted)
-
-    def _keep_unloaded(self, partition: TopicPartition, path: str, why: str) -> None:
-        entry = self._checkpoint.entries.get(partition)
-        topic_id = None
-        with suppress(StorageFault):
-            topic_id = try_read_topic_id(self._disk, path)
-        if topic_id is None and entry is not None:
-            topic_id = entry.topic_id
-        self._unloaded.add(partition, why, topic_id=topic_id, entry=entry)
+        ):
+            log = loaded.log
+            hosted = HostedLog(log, loaded.topic_id, log.directory, loaded.high_watermark)
+            self._host(partition, hosted)
 
     # --- helpers ----------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import LOG_SUFFIX
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import BeforeCut, FilePartitionLog, LoadedState
-from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
+from tidemill.storage.recovery.clean_load import CheckpointedLog, try_load_clean
+from tidemill.storage.recovery.log_recovery import recover
 from tidemill.storage.recovery.recovery_report import PartitionReport
 
 __all__ = ["LoadedLog", "LogLoader"]

@@ -61,7 +61,7 @@ class RetentionSlice:
         for partition, log in self._left.items():
             cuts = log.cuts
             with self._noting_faults(partition):
-                self._ages[log] = cuts, log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP)
+                self._ages[log] = cuts, log.front.look_at_ages(self._now_ms, SEGMENTS_PER_DROP)
 
     @contextmanager
     def _noting_faults(self, partition: TopicPartition) -> Iterator[None]:
@@ -111,7 +111,7 @@ class RetentionSlice:
     def finish(self) -> None:
         """`drop` has ended, well or not: readers no longer find what it took out."""
         for log, drop in self._drops.values():
-            self.segments_dropped += log.end_drop(drop, self._now_ms)
+            self.segments_dropped += log.front.end_drop(drop, self._now_ms)
         self._drops = {}
 
 

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import TimedOffset
 from tidemill.storage.log.segment import Segment
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
@@ -62,6 +63,29 @@ class Segments:
             self.directory,
             base_offset=base_offset,
             index_interval_bytes=index_interval_bytes,
+        )
+
+    def adopted(
+        self,
+        *,
+        base_offset: int,
+        next_offset: int,
+        index: SegmentIndex,
+        index_interval_bytes: int,
+        file: DiskFile,
+        size_bytes: int,
+    ) -> Segment:
+        """A segment that is written but not yet part of the log, for `begin_swap`."""
+        return Segment.adopt(
+            self._disk,
+            self._files,
+            self.directory,
+            base_offset=base_offset,
+            next_offset=next_offset,
+            index=index,
+            index_interval_bytes=index_interval_bytes,
+            file=file,
+            size_bytes=size_bytes,
         )
 
     def start(self, base_offset: int, *, index_interval_bytes: int) -> None:

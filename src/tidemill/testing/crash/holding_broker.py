@@ -256,7 +256,7 @@ class HoldingBroker(MiniBroker):
         floor = self.led.holds.floor()
         return self.directory.plan_drop(
             log,
-            log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP),
+            log.front.look_at_ages(self._now_ms, SEGMENTS_PER_DROP),
             now_ms=self._now_ms,
             high_watermark=log.flushed_offset if floor is None else min(floor, log.flushed_offset),
             segments_max=SEGMENTS_PER_DROP,

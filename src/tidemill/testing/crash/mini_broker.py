@@ -240,7 +240,7 @@ class MiniBroker:
 
     def before_cut(self, log: FilePartitionLog) -> None:
         """A planted bug leaves it out."""
-        if log.is_in_journal:
+        if log.progress.is_in_journal:
             self.settle()
 
     def apply_retention(self, partition: TopicPartition, *, keep_bytes: int) -> None:
@@ -250,14 +250,14 @@ class MiniBroker:
         promises.is_restarting = len(log.segments) == 1
         while (drop := self._plan_drop(log)) is not None:
             drop.run()
-            log.end_drop(drop, self._now_ms)
+            log.front.end_drop(drop, self._now_ms)
         promises.is_restarting = False
         log.set_config(SMALL)
 
     def _plan_drop(self, log: FilePartitionLog) -> SegmentDrop | None:
         return self.directory.plan_drop(
             log,
-            log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP),
+            log.front.look_at_ages(self._now_ms, SEGMENTS_PER_DROP),
             now_ms=self._now_ms,
             high_watermark=log.flushed_offset,
             segments_max=SEGMENTS_PER_DROP,

@@ -304,7 +304,7 @@ def test_a_group_of_very_many_offsets_is_deleted_in_steps():
     request = commit_request(5, group_id=name)
     for index in range(1, 600):
         request.topics[0].partitions += commit_request(5, index=index).topics[0].partitions
-    desk.take(desk.shard.commit_offsets(request, version=9, now=desk.now))
+    desk.take(desk.shard.offsets.commit(request, version=9, now=desk.now))
     codes = [desk.delete_group(name) for _ in range(3)]
     retry = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert codes == [retry, retry, ErrorCode.NONE]

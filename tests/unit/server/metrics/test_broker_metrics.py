@@ -55,19 +55,27 @@ def coordinate_nothing(server):
     server.services.marker_sender = SimpleNamespace(markers_left=0)
 
 
-class WalkedShard:
-    """A shard with one committed offset; counts how often it was walked."""
+class WalkedOffsets:
+    """One committed offset; counts how often it was walked."""
 
-    offset_count = 1
-    rebalances = 0
+    count = 1
     walks = 0
-
-    def count_states(self):
-        return Counter(Empty=1)
 
     def committed(self):
         self.walks += 1
         yield "t", 0, 5
+
+
+class WalkedShard:
+    """A shard with one committed offset."""
+
+    rebalances = 0
+
+    def __init__(self):
+        self.offsets = WalkedOffsets()
+
+    def count_states(self):
+        return Counter(Empty=1)
 
 
 async def page_of(server):
@@ -143,7 +151,7 @@ async def test_committed_offsets_are_walked_once_per_scrape():
     server.services.groups = SimpleNamespace(shards=lambda: iter([shard]))
     for scrapes in (1, 2):
         render(server.resources)
-        assert shard.walks == scrapes
+        assert shard.offsets.walks == scrapes
 
 
 @simulated

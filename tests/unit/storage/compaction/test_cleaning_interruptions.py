@@ -103,7 +103,7 @@ def test_a_retention_that_did_not_run_leaves_an_unfinished_swap_to_the_next_cut(
         next(running)()
     running.close()
     log.advance_start(log.segments.oldest.next_offset)
-    drop = log.plan_drop({}, now_ms=NOW_MS, high_watermark=1 << 40, segments_max=1)
-    log.end_drop(drop, NOW_MS)
+    drop = log.front.plan_drop({}, now_ms=NOW_MS, high_watermark=1 << 40, segments_max=1)
+    log.front.end_drop(drop, NOW_MS)
     log.truncate_to(log.log_start_offset + 2)
     assert not [name for name in disk.list_names(PATH) if name.endswith(".swap")]

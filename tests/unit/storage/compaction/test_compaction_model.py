@@ -12,7 +12,8 @@ from tests.support.compacting import CONFIG, PATH, clean, make_log, put, records
 from tidemill.storage.compaction.cleaning import Compaction
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover
+from tidemill.storage.recovery.clean_load import CheckpointedLog
+from tidemill.storage.recovery.log_recovery import recover
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire import compression
 

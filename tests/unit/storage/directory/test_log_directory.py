@@ -258,7 +258,7 @@ def test_a_checkpoint_ends_although_its_logs_go_on_growing(disk):
         flush_round.apply()
         rounds += 1
     assert rounds == 1
-    assert not log.is_stored
+    assert not log.progress.is_stored
 
 
 def test_a_round_of_a_checkpoint_captures_a_bounded_number_of_producers(disk, monkeypatch):
@@ -288,10 +288,10 @@ def test_a_log_that_grew_back_to_its_stored_end_after_a_cut_is_not_stored(disk):
     log = directory.create_log(ORDERS, TOPIC_ID, SMALL)
     fill(log, 3)
     stored(directory)
-    assert log.is_stored
+    assert log.progress.is_stored
     log.truncate_to(2)
     fill(log, 1)
-    assert not log.is_stored
+    assert not log.progress.is_stored
 
 
 def test_a_failed_flush_takes_the_directory_offline_for_good(disk):

@@ -92,7 +92,7 @@ def test_I18_the_last_segment_stays_while_a_full_disk_keeps_its_producers_from_b
     disk.set_capacity(0)
     stored(directory)
     assert log.flushed_offset == 1
-    assert not log.is_stored
+    assert not log.progress.is_stored
     disk.set_capacity(None)
     run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
     assert log.log_start_offset == 0

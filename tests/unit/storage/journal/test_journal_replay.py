@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.journaled_directory import JournaledDirectory
 from tidemill.core.errors import StorageFault
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.directory_meta import DirectoryMeta
+from tidemill.storage.directory.directory_start import topic_id_of
 from tidemill.storage.journal import journal_block
 from tidemill.storage.journal.journal_replay import replay_journal
 
@@ -157,4 +159,4 @@ def _id(journaled: JournaledDirectory) -> UUID:
 
 
 def _topic_of(journaled: JournaledDirectory):
-    return journaled.directory._topic_id_of
+    return partial(topic_id_of, journaled.disk, "/data", journaled.directory._checkpoint)

@@ -46,7 +46,12 @@ def test_long_tails_and_new_segments_are_synced_beside_the_block(journaled):
     journaled.append(logs[0], JOURNAL_TAIL_BYTES_MAX)
     logs[1].set_config(LogConfig(segment_bytes=100))  # the next append starts a segment
     assert journaled.flush(logs)
-    assert [log.synced_offset == log.log_end_offset for log in logs] == [True, True, False, False]
+    assert [log.progress.synced_offset == log.log_end_offset for log in logs] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert all(log.flushed_offset == log.log_end_offset for log in logs)
 
 
@@ -88,7 +93,7 @@ def test_bytes_are_settled_when_they_have_waited_long_enough(journaled):
     assert not journaled.journal.wants_settling(5_999)
     assert journaled.journal.wants_settling(6_000)
     journaled.settle()
-    assert [log.synced_offset for log in logs] == [log.log_end_offset for log in logs]
+    assert [log.progress.synced_offset for log in logs] == [log.log_end_offset for log in logs]
     assert not journaled.journal.wants_settling(60_000)
 
 
@@ -99,7 +104,7 @@ def test_while_both_files_are_in_use_rounds_sync_their_files(journaled):
     journaled.journal.try_begin_settling()
     while journaled.flush(logs):
         pass
-    assert all(log.synced_offset == log.log_end_offset for log in logs)
+    assert all(log.progress.synced_offset == log.log_end_offset for log in logs)
 
 
 def test_I1_a_file_is_not_freed_before_its_segments_are_synced(journaled):
@@ -231,7 +236,7 @@ def test_logs_that_do_not_fit_into_one_block_are_synced_beside_it():
     logs = journaled.create(200)
     journaled.make_journal()
     assert journaled.flush(logs, size=JOURNAL_TAIL_BYTES_MAX - 200)
-    in_journal = [log for log in logs if log.is_in_journal]
+    in_journal = [log for log in logs if log.progress.is_in_journal]
     assert 100 < len(in_journal) < 200
     assert all(log.flushed_offset == log.log_end_offset for log in logs)
 
@@ -247,4 +252,4 @@ def test_a_small_journal_is_not_settled_after_every_large_round():
     logs = journaled.create(60)
     journaled.make_journal()
     assert journaled.flush(logs, size=10_000)
-    assert sum(log.is_in_journal for log in logs) < 20
+    assert sum(log.progress.is_in_journal for log in logs) < 20

@@ -85,7 +85,7 @@ def reopened(disk: SimDisk, log: FilePartitionLog) -> FilePartitionLog:
 
 
 def checkpoint(log: FilePartitionLog) -> None:
-    point = log.take_checkpoint()
+    point = log.progress.take_checkpoint()
     assert point is not None
     point.sync()
     log.flushed(point)
@@ -288,7 +288,7 @@ def test_an_epoch_without_batches_costs_no_flush(disk):
 def test_a_full_disk_does_not_fail_a_flush_for_an_index(disk):
     log = new_log(disk, LogConfig(index_interval_bytes=100))
     fill(log, 30)
-    point = log.take_checkpoint()
+    point = log.progress.take_checkpoint()
     assert point is not None
     disk.set_capacity(log.size_bytes + 300)
     point.sync()
@@ -317,8 +317,8 @@ def test_an_unchanged_log_needs_no_checkpoint(disk):
     log = new_log(disk)
     fill(log, 4)
     checkpoint(log)
-    assert log.take_checkpoint() is None
-    assert reopened(disk, log).take_checkpoint() is None
+    assert log.progress.take_checkpoint() is None
+    assert reopened(disk, log).progress.take_checkpoint() is None
 
 
 def test_a_checkpoint_after_a_flush_still_stores_snapshot_and_index(disk):
@@ -468,13 +468,13 @@ def test_readers_find_segments_until_their_drop_has_ended(disk, is_resident):
     written = b"".join(fill(log, 12))
     flush(log)
     started = log.read(0, max_bytes=100, end_offset=12)
-    drop = log.plan_drop({}, now_ms=NOW_MS, high_watermark=12, segments_max=10)
+    drop = log.front.plan_drop({}, now_ms=NOW_MS, high_watermark=12, segments_max=10)
     assert drop is not None
     drop.run()
     assert log.log_start_offset == 0
     assert drain(log) == written
     assert data_of(started) == written[: started.size_bytes]
-    assert log.end_drop(drop, NOW_MS) == 2
+    assert log.front.end_drop(drop, NOW_MS) == 2
     assert drain(log) == written[-log.size_bytes :]
     with pytest.raises(KafkaError):
         log.read(0, max_bytes=100, end_offset=12)
@@ -484,7 +484,7 @@ def test_a_drop_is_bounded(disk):
     log = new_log(disk, LogConfig(segment_bytes=300, retention_bytes=0))
     fill(log, 30)
     flush(log)
-    drop = log.plan_drop({}, now_ms=NOW_MS, high_watermark=30, segments_max=2)
+    drop = log.front.plan_drop({}, now_ms=NOW_MS, high_watermark=30, segments_max=2)
     assert drop is not None
     calls = recorded(disk)
     drop.run()
@@ -495,12 +495,12 @@ def test_a_flush_during_a_drop_writes_no_index_of_a_segment_that_leaves(disk):
     log = new_log(disk, LogConfig(segment_bytes=300, index_interval_bytes=100, retention_bytes=0))
     fill(log, 3)
     flush(log)
-    drop = log.plan_drop({}, now_ms=NOW_MS, high_watermark=3, segments_max=10)
+    drop = log.front.plan_drop({}, now_ms=NOW_MS, high_watermark=3, segments_max=10)
     assert drop is not None
     drop.run()
     fill(log, 1)
     flush(log)
-    log.end_drop(drop, NOW_MS)
+    log.front.end_drop(drop, NOW_MS)
     assert [name for name in disk.list_names(PATH) if name.startswith(f"{0:020d}")] == [
         f"{0:020d}.log.deleted"
     ]

@@ -18,7 +18,8 @@ from tidemill.core.errors import DiskFull, KafkaError
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig, TimedOffset
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
+from tidemill.storage.recovery.clean_load import CheckpointedLog, try_load_clean
+from tidemill.storage.recovery.log_recovery import recover
 from tidemill.testing.sim.disk import SimDisk
 
 PATH = "/data/t-0"
@@ -182,7 +183,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(is_clean=st.booleans())
     def reopen(self, is_clean: bool) -> None:
-        point = self.log.take_checkpoint()
+        point = self.log.progress.take_checkpoint()
         if point is not None:
             point.sync()
             self.log.flushed(point)

@@ -20,7 +20,8 @@ from tests.support.transactions import append_one, end, records_of
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
+from tidemill.storage.recovery.clean_load import CheckpointedLog, try_load_clean
+from tidemill.storage.recovery.log_recovery import recover
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.records import iter_records
@@ -184,7 +185,7 @@ class LogWithTransactions(RuleBasedStateMachine):
         else:
             flush(self.log)
         remembered = CheckpointedLog(
-            recovery_point=self.log.synced_offset,
+            recovery_point=self.log.progress.synced_offset,
             log_start_offset=self.log.log_start_offset,
             size_bytes=self.log.size_bytes,
             producers=self.log.producers.fact_count,
@@ -204,7 +205,7 @@ class LogWithTransactions(RuleBasedStateMachine):
         self.log = FilePartitionLog(*place, CONFIG, state)
 
     def take_checkpoint(self) -> None:
-        point = self.log.take_checkpoint()
+        point = self.log.progress.take_checkpoint()
         if point is not None:
             point.sync()
             self.log.flushed(point)

@@ -6,8 +6,9 @@ v3 record batches of magic 2 only; v5 log start offset; v7 zstd; v8 per-record e
 v10 the new leader in the answer; v12 partitions join a transaction by themselves; v13 topic ids.
 
 Every batch is checked and appended at once. A request that costs more than a slice goes on in later
-turns of the loop, and a batch that takes long to check is checked in a thread (S18). acks=1 is
-answered then. acks=all waits until each append is covered by the mark that its topic asks for.
+turns of the loop, and a batch that takes long to check is checked in a thread
+(`long_batch_check.py`). acks=1 is answered then. acks=all waits until each append is covered by the
+mark that its topic asks for (`pending_acknowledgements.py`).
 acks=0 gets no answer; if it fails the connection is closed, since the client has no other way to
 notice (T9).
 
@@ -19,25 +20,22 @@ A batch that would open a transaction is verified first (`transaction_verificati
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Final, final
 
-from tidemill.core.errors import DiskBusy, ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import (
     ANSWER_RECORD_ERRORS_MAX,
     PARTITION_WORK,
     PRODUCE_WORK_PER_SLICE,
 )
-from tidemill.core.logs import shown
 from tidemill.core.loop.deferred import Deferred
-from tidemill.core.loop.timers import Timer
-from tidemill.delivery.intake import Requests, read_requests
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.leader_log import ACKS_ALL, Appended
 from tidemill.replication.partition import Partition
-from tidemill.replication.waiting.waiters import AckWaiter
+from tidemill.server.handlers.data.long_batch_check import LongBatchCheck
+from tidemill.server.handlers.data.pending_acknowledgements import PendingAcknowledgements
+from tidemill.server.handlers.data.produce_refusals import add_endpoints, refuse, refuse_all
 from tidemill.server.handlers.data.transaction_verification import (
     TransactionVerification,
     Unverified,
@@ -46,15 +44,11 @@ from tidemill.server.handlers.data.transaction_verification import (
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress, Unfinished
-from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
 from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, BatchHeader
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
-    BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -63,26 +57,13 @@ from tidemill.wire.generated.produce import (
     TopicProduceResponse,
 )
 from tidemill.wire.produce_fast import try_encode_response, try_read_request
-from tidemill.wire.produced_batch import (
-    BatchPolicy,
-    BatchWork,
-    InvalidRecords,
-    LongBatch,
-    prepare_produced,
-)
+from tidemill.wire.produced_batch import BatchWork, LongBatch
 
 __all__ = ["HANDLER"]
 
-log = logging.getLogger(__name__)
-
-_Prepared = tuple[memoryview, BatchHeader, Requests | None]
-"""A batch in the form in which it is stored, and what it asks for."""
-
 VERSIONS: Final = (3, 13)
 FIRST_WITH_ZSTD: Final = 7
-FIRST_WITH_LEADER_HINTS: Final = 10
 FIRST_WITH_TOPIC_IDS: Final = 13
-NO_OFFSET: Final = -1
 NO_CODEC: Final = 0
 _ATTRIBUTES_LOW_BYTE_AT: Final = ATTRIBUTES_AT + 1
 
@@ -90,61 +71,6 @@ _ATTRIBUTES_LOW_BYTE_AT: Final = ATTRIBUTES_AT + 1
 DONE: Final = Progress.DONE
 MORE: Final = Progress.MORE
 AWAY: Final = Progress.AWAY
-
-
-@final
-class _PendingAcknowledgements:
-    """The partitions of one acks=all request that are not acknowledged yet, and its answer."""
-
-    __slots__ = ("_answer", "_context", "_pending", "_refused", "_response", "_timer", "_waiters")
-
-    def __init__(self, context: DataContext, response: ProduceResponse) -> None:
-        self._context = context
-        self._response = response
-        self._waiters: list[AckWaiter] = []
-        self._pending = 0
-        """Partitions that have been neither acknowledged nor refused."""
-        self._refused = False
-        self._answer: Deferred[ProduceResponse] | None = None
-        self._timer: Timer | None = None
-
-    def wait(self, partition: Partition, next_offset: int, entry: PartitionProduceResponse) -> None:
-        """Wait until everything below `next_offset` is acknowledged; this may be so already."""
-        self._pending += 1
-        settle = partial(self._settled, partition, entry)
-        self._waiters.append(partition.as_leader.wait_acknowledged(next_offset, settle))
-
-    def answer(self, timeout_ms: int) -> ProduceResponse | Deferred[ProduceResponse]:
-        """The response if no partition is pending, else a deferred one with a deadline."""
-        if self._pending == 0:
-            return self._settled_response()
-        self._answer = Deferred()
-        self._timer = self._context.services.timers.add_after(
-            max(0, timeout_ms) / 1000, self._time_out
-        )
-        return self._answer
-
-    def _settled(
-        self, partition: Partition, entry: PartitionProduceResponse, code: ErrorCode
-    ) -> None:
-        if code is not ErrorCode.NONE:
-            _refuse(self._context, entry, partition.name.topic, KafkaError(code))
-            self._refused = True
-        self._pending -= 1
-        if self._pending == 0 and self._answer is not None:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._answer.resolve(self._settled_response())
-
-    def _settled_response(self) -> ProduceResponse:
-        # Once, not for each refusal: it looks at every partition of the request.
-        if self._refused:
-            _add_endpoints(self._context, self._response)
-        return self._response
-
-    def _time_out(self) -> None:
-        for waiter in self._waiters:
-            waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
 
 
 def handle(context: DataContext, request: ProduceRequest) -> Answer:
@@ -160,7 +86,6 @@ class _Appends:
 
     __slots__ = (
         "_acks",
-        "_checked",
         "_context",
         "_entries",
         "_failed",
@@ -169,7 +94,6 @@ class _Appends:
         "_now_ms",
         "_pending",
         "_record_errors_left",
-        "_refusal",
         "_request",
         "_response",
         "_seen",
@@ -184,7 +108,7 @@ class _Appends:
         self._acks: int = request.acks
         self._response = response = ProduceResponse()
         acks_all = self._acks == ACKS_ALL
-        self._pending = _PendingAcknowledgements(context, response) if acks_all else None
+        self._pending = PendingAcknowledgements(context, response) if acks_all else None
         self._work = BatchWork(0)
         self._now_ms = 0
         self._failed = False
@@ -194,11 +118,8 @@ class _Appends:
         topics = request.topic_data
         is_one = len(topics) == 1 and len(topics[0].partition_data) == 1
         self._seen: set[tuple[str, int]] | None = None if is_one else set()
-        self._long: BatchPolicy | None = None
-        """The next batch is checked in a thread, under this policy."""
-        self._checked: _Prepared | None = None
-        self._refusal: KafkaError | StorageFault | None = None
-        """What the thread made of it: one of the two."""
+        self._long: LongBatchCheck | None = None
+        """Of the next batch, if it takes long to check."""
         self._record_errors_left = ANSWER_RECORD_ERRORS_MAX
         self._verification: TransactionVerification | None = None
         self._is_repeated = False
@@ -207,7 +128,7 @@ class _Appends:
     # --- slices ----------------------------------------------------------------------------------
 
     def run_slice(self) -> Progress:
-        if self._long is not None or self._awaits_verification:
+        if self._awaits_check or self._awaits_verification:
             return AWAY
         self._work.left = PRODUCE_WORK_PER_SLICE
         self._now_ms = self._context.services.clock.wall_ms()
@@ -246,7 +167,7 @@ class _Appends:
                 self._append(name, data, entry)
             except (KafkaError, StorageFault) as error:
                 self._failed = True
-                _refuse(context, entry, name, error)
+                refuse(context, entry, name, error)
                 self._cut_record_errors(entry)
             except (LongBatch, Unverified):
                 return AWAY
@@ -262,6 +183,10 @@ class _Appends:
             done = 0
 
     @property
+    def _awaits_check(self) -> bool:
+        return self._long is not None and not self._long.is_done
+
+    @property
     def _awaits_verification(self) -> bool:
         return self._verification is not None and self._verification.is_wanted
 
@@ -269,25 +194,12 @@ class _Appends:
         if self._verification is not None and self._verification.is_wanted:
             await self._verification.run(self._left())
             return
-        policy = self._long
-        assert policy is not None
+        assert self._long is not None
         assert self._entries is not None
         topic_data = self._request.topic_data[self._topic_index]
         records = topic_data.partition_data[len(self._entries)].records
         assert isinstance(records, memoryview)
-        services = self._context.services
-        async with services.long_batches:
-            check = partial(_try_prepare, records, policy, self._now_ms)
-            prepared: _Prepared | KafkaError | StorageFault
-            try:
-                prepared = await services.disk.run(check)
-            except DiskBusy as busy:
-                prepared = busy
-        if isinstance(prepared, tuple):
-            self._checked = prepared
-        else:
-            self._refusal = prepared
-        self._long = None
+        await self._long.run(self._context.services, records, self._now_ms)
 
     def _left(self) -> Iterator[tuple[str, PartitionProduceData]]:
         """The partitions whose batches are not appended yet."""
@@ -309,15 +221,14 @@ class _Appends:
         LongBatch: nothing was appended, and `run_away` goes on.
         """
         context = self._context
-        if self._refusal is not None:
-            raise self._take_refusal()
-        checked, self._checked = self._checked, None
+        long, self._long = self._long, None
+        checked = None if long is None else long.result()
         is_new = checked is None and not self._is_repeated
         self._is_repeated = False
         partition = self._writable(name, data.index, is_new=is_new)
         records = _checked_records(context.version, data)
         if is_transactional(records):
-            self._check_verified(partition, records, checked)
+            self._check_verified(partition, records, long)
         if checked is None:
             appended = self._append_now(partition, records)
         else:
@@ -341,7 +252,7 @@ class _Appends:
         self,
         partition: Partition,
         records: memoryview,
-        checked: _Prepared | None,
+        long: LongBatchCheck | None,
     ) -> None:
         """KafkaError unless the batch belongs to its producer's transaction.
 
@@ -352,7 +263,7 @@ class _Appends:
         try:
             self._verification.check(partition, records)
         except Unverified:
-            self._checked = checked
+            self._long = long
             self._is_repeated = True
             raise
 
@@ -382,45 +293,25 @@ class _Appends:
             entry.record_errors = listed[: self._record_errors_left]
             self._record_errors_left -= len(entry.record_errors)
 
-    def _take_refusal(self) -> KafkaError | StorageFault:
-        refusal, self._refusal = self._refusal, None
-        assert refusal is not None
-        return refusal
-
     def _append_now(self, partition: Partition, records: memoryview) -> Appended:
         try:
             return partition.as_leader.append(
                 records, acks=self._acks, now_ms=self._now_ms, work=self._work
             )
         except LongBatch:
-            self._long = partition.settings.policy
+            self._long = LongBatchCheck(partition.settings.policy)
             raise
 
     # --- the answer ------------------------------------------------------------------------------
 
     def answer(self) -> ProduceResponse | Deferred[ProduceResponse] | None:
         if self._failed:
-            _add_endpoints(self._context, self._response)
+            add_endpoints(self._context, self._response)
         if self._acks == 0:
             return _no_answer(self._failed)
         if self._pending is None:
             return self._response
         return self._pending.answer(self._request.timeout_ms)
-
-
-def _try_prepare(records: memoryview, policy: BatchPolicy, now_ms: int) -> _Prepared | KafkaError:
-    """As `prepare_produced`, in a thread; a refusal is returned.
-
-    Its traceback would keep the decompressed records until the refusal is answered.
-    """
-    try:
-        view, header, requesting = prepare_produced(records, policy, now_ms)
-        if requesting is None:
-            return view, header, None
-        return view, header, read_requests(requesting, header, now_ms)
-    except KafkaError as refusal:
-        refusal.__context__ = None
-        return refusal.with_traceback(None)
 
 
 def _no_answer(failed: bool) -> Deferred[Any] | None:
@@ -454,66 +345,11 @@ def _codec(records: memoryview) -> int:
     return records[_ATTRIBUTES_LOW_BYTE_AT] & CODEC_MASK
 
 
-def _refuse(
-    context: DataContext,
-    entry: PartitionProduceResponse,
-    name: str | None,
-    error: KafkaError | StorageFault,
-) -> None:
-    if isinstance(error, StorageFault):
-        services = context.services
-        if services.fault_log.allows("produce", services.clock.monotonic()):
-            log.error("producers are refused: %s", shown(error))
-        error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-    context.services.telemetry.count_error(error.code)
-    entry.error_code = int(error.code)
-    entry.error_message = error.detail or None
-    entry.base_offset = NO_OFFSET
-    entry.log_append_time_ms = entry.log_start_offset = NO_OFFSET
-    if isinstance(error, InvalidRecords):
-        entry.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
-            for index, why in error.record_errors
-        ]
-    hinted = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if hinted and name is not None and context.version >= FIRST_WITH_LEADER_HINTS:
-        entry.current_leader = try_leader_hint(
-            context, name, entry.index, LeaderIdAndEpoch, code=entry.error_code
-        )
-
-
-def _add_endpoints(context: DataContext, response: ProduceResponse) -> None:
-    """The addresses of the leaders that the answer names (T28)."""
-    if context.version < FIRST_WITH_LEADER_HINTS:
-        return
-    hints = [e.current_leader for t in response.responses for e in t.partition_responses]
-    response.node_endpoints = leader_endpoints(context, hints, NodeEndpoint)
-
-
-def _refuse_all(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
-    """Refuse every partition of the request."""
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=data.name,
-                topic_id=data.topic_id,
-                partition_responses=[
-                    PartitionProduceResponse(
-                        index=p.index, error_code=int(error.code), base_offset=NO_OFFSET
-                    )
-                    for p in data.partition_data
-                ],
-            )
-            for data in request.topic_data
-        ]
-    )
-
-
 HANDLER = Handler(
     api_key=ApiKey.PRODUCE,
     versions=VERSIONS,
     advertised_min=0,
     fast=FastCodec(try_read_request, try_encode_response),
     handle=handle,
-    refuse=_refuse_all,
+    refuse=refuse_all,
 )

@@ -46,7 +46,7 @@ def _commit(
     version = context.version
     return context.services.groups.write(
         request.group_id,
-        lambda shard, now: shard.commit_offsets(request, version=version, now=now),
+        lambda shard, now: shard.offsets.commit(request, version=version, now=now),
         lambda code: _refuse(request, KafkaError(code)),
     )
 

@@ -31,7 +31,7 @@ def handle(context: GroupContext, request: OffsetDeleteRequest) -> Answer:
     forbidden = [one for one in asked if not _may_read(context, one)]
     answer = context.services.groups.write(
         request.group_id,
-        lambda shard, _now: shard.delete_offsets(request),
+        lambda shard, _now: shard.offsets.delete(request),
         lambda code: OffsetDeleteResponse(error_code=int(code)),
     )
     return join_deferred([answer], lambda answers: _with_refused(answers[0], forbidden))

@@ -77,7 +77,7 @@ def _read(
     version = context.version
     return context.services.groups.read(
         wanted.group_id,
-        lambda shard, _now: shard.fetch_offsets(
+        lambda shard, _now: shard.offsets.fetch(
             wanted, version=version, require_stable=require_stable
         ),
         lambda code: _refuse_group(wanted, KafkaError(code)),

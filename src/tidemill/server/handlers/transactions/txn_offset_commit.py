@@ -66,7 +66,7 @@ async def _commit_allowed(
     return await wait_value(
         context.services.groups.write(
             request.group_id,
-            lambda shard, now: shard.commit_in_transaction(request, verification, now=now),
+            lambda shard, now: shard.offsets.commit_in_transaction(request, verification, now=now),
             lambda code: _refuse(request, KafkaError(code)),
         )
     )
@@ -87,7 +87,7 @@ async def _verified(
         verification = await wait_value(
             groups.write(
                 request.group_id,
-                lambda shard, _now: shard.begin_verification(producer),
+                lambda shard, _now: shard.offsets.begin_verification(producer),
                 lambda _code: None,
             )
         )

@@ -312,7 +312,7 @@ def test_I26_commits_of_classic_members_need_their_generation(desk):
 
     def code(generation):
         request = commit_request(5, member=ana.member_id, generation=generation)
-        answer, _ = desk.ask(lambda: desk.shard.commit_offsets(request, version=8, now=desk.now))
+        answer, _ = desk.ask(lambda: desk.shard.offsets.commit(request, version=8, now=desk.now))
         return answer if isinstance(answer, ErrorCode) else ErrorCode.NONE
 
     assert code(ana.generation) is ErrorCode.NONE
@@ -412,5 +412,5 @@ def test_a_classic_member_that_was_fenced_learns_it_from_an_old_commit_too(desk)
     new = NewConsumer(desk, "new")
     settle_all(new)
     request = commit_request(5, member="fenced", generation=3)
-    code, _ = desk.ask(lambda: desk.shard.commit_offsets(request, version=2, now=desk.now))
+    code, _ = desk.ask(lambda: desk.shard.offsets.commit(request, version=2, now=desk.now))
     assert code is ErrorCode.UNKNOWN_MEMBER_ID

@@ -49,7 +49,7 @@ def test_T46_a_later_commit_replaces_an_earlier_one_also_by_a_lower_offset(desk)
 
 
 def test_I28_nothing_is_known_before_the_record_was_replayed(desk):
-    desk.shard.commit_offsets(commit_request(5), version=9, now=desk.now)
+    desk.shard.offsets.commit(commit_request(5), version=9, now=desk.now)
     assert desk.committed() == -1
     assert desk.listed() == {}
 
@@ -107,7 +107,7 @@ def test_one_refused_partition_does_not_hold_back_its_neighbour(desk):
     request.topics += commit_request(6, topic="nope").topics
     long = "x" * (METADATA_BYTES_MAX + 1)
     request.topics[0].partitions += commit_request(index=1, metadata=long).topics[0].partitions
-    response = desk.take(desk.shard.commit_offsets(request, version=9, now=desk.now))
+    response = desk.take(desk.shard.offsets.commit(request, version=9, now=desk.now))
     codes = [one.error_code for topic in response.topics for one in topic.partitions]
     assert codes == [0, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert desk.committed() == 5
@@ -131,7 +131,7 @@ def test_a_damaged_record_is_refused_and_leaves_nothing_behind(desk):
     key = encode_record(OffsetCommitKey(group=GROUP, topic="t"), None, 0).key
     with pytest.raises(ProtocolViolation):
         desk.shard.replay(key, b"\x00\x04\x00")
-    assert desk.shard.offset_count == 0
+    assert desk.shard.offsets.count == 0
     assert desk.listed() == {}
 
 
@@ -194,8 +194,8 @@ def test_T45_a_member_with_an_old_epoch_is_refused(desk):
 def test_I34_offsets_of_a_deleted_topic_are_deleted(desk):
     desk.commit(5)
     desk.change_topics()
-    assert desk.shard.offset_count == 0
-    assert desk.reloaded().shard.offset_count == 0
+    assert desk.shard.offsets.count == 0
+    assert desk.reloaded().shard.offsets.count == 0
 
 
 def test_I34_a_later_topic_of_the_same_name_has_no_offsets(desk):
@@ -217,7 +217,7 @@ def test_I34_offsets_of_a_topic_deleted_without_a_coordinator_go_with_a_regular_
     desk.commit(5)
     other = ShardDesk(topic_image("t", 2), log=desk.log)
     other.pass_time(CHECK_INTERVAL_MS)
-    assert other.shard.offset_count == 0
+    assert other.shard.offsets.count == 0
 
 
 def test_a_topic_that_is_not_in_the_image_yet_keeps_its_offsets(desk):
@@ -243,7 +243,7 @@ def test_a_deleted_topic_removes_only_its_own_offsets():
     desk.commit(6, topic="u")
     desk.change_topics(topic_image("u", 2))
     assert desk.committed("u") == 6
-    assert desk.shard.offset_count == 1
+    assert desk.shard.offsets.count == 1
 
 
 def test_more_topics_go_while_a_sweep_is_under_way():
@@ -255,7 +255,7 @@ def test_more_topics_go_while_a_sweep_is_under_way():
     before = desk.image
     desk.change_topics(topics[1], topics[2])
     desk.change_topics(topics[2])
-    assert desk.shard.offset_count == 300
+    assert desk.shard.offsets.count == 300
     assert before.topics.keys() == {"t1", "t2", "t3"}
 
 
@@ -337,7 +337,7 @@ def test_S38_a_sweep_is_cut_into_slices_that_a_batch_holds():
     request = commit_request(5, group_id="g" * 1_000)
     for index in range(1, 3_000):
         request.topics[0].partitions += commit_request(5, index=index).topics[0].partitions
-    desk.take(desk.shard.commit_offsets(request, version=9, now=desk.now))
+    desk.take(desk.shard.offsets.commit(request, version=9, now=desk.now))
     desk.now = Now(RETENTION_MS + CHECK_INTERVAL_MS, desk.now.wall_ms + 2 * RETENTION_MS)
     slices = desk.settle()
     sizes = [sum(len(record.key) for record in records) for records in slices]

@@ -38,7 +38,7 @@ class TransactionalDesk(ShardDesk):
         super().__init__(*topics, **options)
 
     def commit_pending(self, producer, offset, *, index=0, **member):
-        verification = self.shard.begin_verification(producer).response
+        verification = self.shard.offsets.begin_verification(producer).response
         return self.commit_verified(producer, offset, verification, index=index, **member)
 
     def commit_verified(self, producer, offset, verification, *, index=0, **member):
@@ -53,11 +53,13 @@ class TransactionalDesk(ShardDesk):
             topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[wanted])],
             **member,
         )
-        return self.take(self.shard.commit_in_transaction(request, verification, now=self.now))
+        return self.take(
+            self.shard.offsets.commit_in_transaction(request, verification, now=self.now)
+        )
 
     def end(self, producer, *, is_commit=True):
         self.events.append(("marker", (producer, is_commit)))
-        self.shard.pending.void_verifications(producer.producer_id)
+        self.shard.offsets.pending.void_verifications(producer.producer_id)
         self.shard.replay_marker(producer, is_commit=is_commit)
 
     def loaded_again(self):
@@ -147,7 +149,7 @@ def test_an_aborted_transaction_does_not_take_the_offset_of_another(desk):
 
 
 def test_a_commit_that_was_verified_before_the_marker_came_must_be_verified_again(desk):
-    verification = desk.shard.begin_verification(ANA).response
+    verification = desk.shard.offsets.begin_verification(ANA).response
     desk.end(ANA)
     code = refusal(desk.commit_verified, ANA, 9, verification)
     assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -155,21 +157,21 @@ def test_a_commit_that_was_verified_before_the_marker_came_must_be_verified_agai
 
 
 def test_a_verification_of_another_shard_does_not_count(desk):
-    verification = TransactionalDesk().shard.begin_verification(ANA).response
+    verification = TransactionalDesk().shard.offsets.begin_verification(ANA).response
     code = refusal(desk.commit_verified, ANA, 9, verification)
     assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_a_producer_that_has_offsets_pending_need_not_be_verified_again(desk):
     desk.commit_pending(ANA, 9)
-    assert desk.shard.begin_verification(ANA).response is None
-    assert desk.shard.begin_verification(ANA._replace(epoch=1)).response is not None
+    assert desk.shard.offsets.begin_verification(ANA).response is None
+    assert desk.shard.offsets.begin_verification(ANA._replace(epoch=1)).response is not None
 
 
 def test_verifications_leave_nothing_behind(desk):
-    verification = desk.shard.begin_verification(ANA).response
-    desk.shard.pending.end_verification(verification)
-    assert desk.shard.pending._verifications == {}
+    verification = desk.shard.offsets.begin_verification(ANA).response
+    desk.shard.offsets.pending.end_verification(verification)
+    assert desk.shard.offsets.pending._verifications == {}
 
 
 def test_a_pending_offset_keeps_its_group(desk):
@@ -200,7 +202,7 @@ def test_a_deleted_offset_does_not_come_back_with_the_marker(desk):
         name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)]
     )
     request = OffsetDeleteRequest(group_id=GROUP, topics=[wanted])
-    desk.take(desk.shard.delete_offsets(request))
+    desk.take(desk.shard.offsets.delete(request))
     desk.end(ANA)
     assert both(desk) == (-1, -1)
 
@@ -211,7 +213,7 @@ def test_a_deleted_group_does_not_come_back_with_the_marker(desk):
     desk.take(desk.shard.delete_group(GROUP))
     desk.end(ANA)
     assert desk.committed() == -1
-    assert desk.loaded_again().shard.offset_count == 0
+    assert desk.loaded_again().shard.offsets.count == 0
 
 
 def test_an_unknown_partition_is_refused_and_the_transaction_has_nothing_here(desk):

@@ -235,7 +235,8 @@ def test_T37_the_epochs_of_a_view_are_those_of_its_base(viewed):
 
 def test_the_lag_of_a_view_is_measured_by_its_base(viewed):
     send(viewed, "us", "us", "eu")
-    shard = SimpleNamespace(offset_count=1, committed=lambda: [("orders.eu", 0, 1)])
+    offsets = SimpleNamespace(count=1, committed=lambda: [("orders.eu", 0, 1)])
+    shard = SimpleNamespace(offsets=offsets)
     viewed.services.groups = SimpleNamespace(shards=lambda: [shard])
     assert measure_lag(viewed.services).records_sum == 2
 
