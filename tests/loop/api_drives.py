@@ -82,6 +82,11 @@ from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tidemill.wire.generated.replica_log_ends import (
+    AskedLogPartition,
+    AskedLogTopic,
+    ReplicaLogEndsRequest,
+)
 from tidemill.wire.generated.replica_progress import (
     ProgressPartition,
     ProgressTopic,
@@ -356,6 +361,13 @@ async def as_another_broker(stage: Stage) -> None:
         topics=[ProgressTopic(topic_id=topic.topic_id, partitions=flushed)],
     )
     connection.send_unanswered_nowait(progress, version=0)
+    logs = [AskedLogPartition(partition_index=i, leader_epoch=0) for i in range(WIDE)]
+    ends = ReplicaLogEndsRequest(
+        broker_id=0,
+        broker_epoch=cluster.broker_epoch,
+        topics=[AskedLogTopic(topic_id=topic.topic_id, partitions=logs)],
+    )
+    await internal.ask(ends, 0)
     spec = API_SPECS[ApiKey.DELETE_TOPICS]
     request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
     frame = encode_request(request, spec=spec, version=5, correlation_id=0, client_id="c")
@@ -474,7 +486,12 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
     ),
     "as another broker": (
         as_another_broker,
-        (ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE, ApiKey.REPLICA_PROGRESS),
+        (
+            ApiKey.ALTER_PARTITION,
+            ApiKey.ENVELOPE,
+            ApiKey.REPLICA_LOG_ENDS,
+            ApiKey.REPLICA_PROGRESS,
+        ),
     ),
     "api versions": (api_versions, (ApiKey.API_VERSIONS,)),
     "find coordinator": (find_coordinator, (ApiKey.FIND_COORDINATOR,)),

@@ -27,6 +27,7 @@ FAST_FAILURES = ("replication_no_divergence", "replication_no_loss_by_truncation
 ELECTIONS = (
     "replication_hand_over",
     "replication_last_replica_standing",
+    "replication_longest_log",
     "replication_new_disk",
 )
 DOUBTS = ("replication_unknown_isr_change", "replication_zombie_leader")

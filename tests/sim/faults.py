@@ -199,7 +199,7 @@ class Faults:
         self._probe.look()  # a mark may have moved, and been told, in this very event
         self._world.crash(broker_id, power_loss=power_loss)
         alone = len(self._brokers) == 1
-        if alone or (power_loss and self._probe.may_lose_unflushed()):
+        if self._probe.killed(broker_id, power_loss=power_loss) or alone:
             self._history.begin_life()
             self._probe.forget_told()
 

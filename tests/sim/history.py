@@ -27,8 +27,8 @@ class History:
         self.invoked: set[bytes] = set()
         self.acked: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         self.life = 0
-        """Counts power losses of all in-sync replicas, and elections of an uncertain leader:
-        records that were read but not acknowledged may change then (I8)."""
+        """Counts power losses of all in-sync replicas: records that were read but not acknowledged
+        may change then (I8)."""
         self.stale_hosts = 0
         """Hosts whose clock stood still a moment ago: for the rest of their lease they may answer
         readers with an end of the past."""

@@ -106,7 +106,6 @@ def live_long(seed: int, *, simulated_s: float, brokers: int = 3) -> Campaign:
     campaign, ids = Campaign(seed), range(brokers)
 
     async def main(world: SimWorld, history: History, probe: Probe) -> None:
-        probe.on_uncertain_leader = history.begin_life
         for broker_id in ids:
             await world.start_broker(broker_id)
         await create_topic(world, brokers)

@@ -16,7 +16,8 @@ It changes nothing and reads only what tests may read: a run with it is the run 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from tidemill.broker import Broker
 from tidemill.core.ids import TopicPartition
@@ -43,16 +44,11 @@ class Probe:
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self._told: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, dict[Partition, _Sample]] = {}
+        self._lost: dict[TopicPartition, set[int]] = defaultdict(set)
+        """Brokers that lost power when they last ended, or as suspects before that."""
         self.broken: str | None = None
         self.stale_hosts = 0
         """Hosts whose clock stood still a moment ago: they may act for longer than they should."""
-        self.on_uncertain_leader: Callable[[], None] | None = None
-        """Called when a leader was elected although no replica was certain; None: it must have all.
-
-        A known hole of long lives: all replicas ended unclean, one after the other, and the first
-        one leads, not the one with the longest log. What was read and not acknowledged may be lost
-        (I8, I12).
-        """
         world.trace.probe = self.look
 
     def check(self) -> None:
@@ -73,16 +69,31 @@ class Probe:
         """The highest mark that any leader has had: nobody reads at or above it."""
         return self._told.get(partition, 0)
 
-    def may_lose_unflushed(self) -> bool:
-        """Whether all replicas that a partition counts on are without power."""
-        images = [
-            image
-            for partition in self.partitions
-            if (image := self._newest(partition, self._world.known_brokers())) is not None
-        ]
-        return any(
-            all(map(self._world.has_lost_power, {*image.isr, *image.elr})) for image in images
+    def killed(self, broker_id: int, *, power_loss: bool) -> bool:
+        """Whether nobody is left, in some partition, who has all that was readable."""
+        known = self._world.known_brokers()
+        images = {one: self._newest(one, known) for one in self.partitions}
+        for partition, image in images.items():
+            lost = self._lost[partition]
+            if power_loss:
+                lost.add(broker_id)
+            elif image is not None and broker_id not in image.suspects:
+                lost.discard(broker_id)  # it had all, and has it still
+        return power_loss and any(
+            all(self._has_lost(one, partition, image) for one in _counted_on(image))
+            for partition, image in images.items()
+            if image is not None
         )
+
+    def _has_lost(self, broker_id: int, partition: TopicPartition, image: PartitionImage) -> bool:
+        """Whether it has lost what was not flushed, since it was certain to have everything."""
+        if self._world.has_lost_power(broker_id):
+            return True
+        is_back = broker_id in image.suspects or self._is_fenced(broker_id)
+        return is_back and broker_id in self._lost[partition]
+
+    def _is_fenced(self, broker_id: int) -> bool:
+        return self._world.broker(broker_id).cluster.lease.fenced
 
     def look(self) -> None:
         if self.broken is None:
@@ -124,10 +135,6 @@ class Probe:
         newest = max(epoch for one, epoch in self._leaders if one == partition)
         if copy.leader_epoch < newest:
             return  # elected before, and late: it was stopped while others took over from it
-        is_uncertain = copy.image is not None and copy.image.unclean_epoch == copy.leader_epoch
-        if is_uncertain and self.on_uncertain_leader is not None:
-            self._told.pop(partition, None)
-            self.on_uncertain_leader()
         told, end = self._told.get(partition, 0), copy.log.log_end_offset
         self._expect(
             end >= told, f"I12: {place}: broker {broker_id} ends at {end}, readers saw {told}"
@@ -209,3 +216,8 @@ class Probe:
     def _expect(self, holds: bool, what: str) -> None:
         if not holds and self.broken is None:
             self.broken = f"{self._world.loop.time():.3f} {what}"
+
+
+def _counted_on(image: PartitionImage) -> set[int]:
+    """Who has all that was readable, or may have it although it ended unclean."""
+    return {*image.isr, *image.elr, *image.suspects}

@@ -83,6 +83,7 @@ PURE = (
     "metadata/controller/election.py",
     "metadata/controller/former_leaders.py",
     "metadata/controller/healing.py",
+    "metadata/controller/log_ends.py",
     "metadata/controller/placement.py",
     "metadata/controller/reassignment.py",
     "metadata/controller/store_writes.py",
@@ -168,6 +169,7 @@ ASYNC_SHELLS = (
     "storage/files/disk_work.py",  # the threads of `disk.run`, the one door to them
     "storage/files/disk_jobs.py",  # waits for the outcomes of the native threads
     "metadata/cluster.py",
+    "metadata/log_end_survey.py",
     "metadata/image/image_keeper.py",
     "metadata/store/sqlite_store.py",
     "metadata/store/memory_store.py",

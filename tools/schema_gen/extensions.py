@@ -73,6 +73,50 @@ _PROGRESS_FIELDS: list[Schema] = [
     },
 ]
 
+_ASKED_ENDS_FIELDS: list[Schema] = [
+    {"name": "BrokerId", "type": "int32", "versions": "0+"},
+    {"name": "BrokerEpoch", "type": "int64", "versions": "0+", "default": "-1"},
+    {
+        "name": "Topics",
+        "type": "[]AskedLogTopic",
+        "versions": "0+",
+        "fields": [
+            {"name": "TopicId", "type": "uuid", "versions": "0+"},
+            {
+                "name": "Partitions",
+                "type": "[]AskedLogPartition",
+                "versions": "0+",
+                "fields": [
+                    {"name": "PartitionIndex", "type": "int32", "versions": "0+"},
+                    {"name": "LeaderEpoch", "type": "int32", "versions": "0+"},
+                ],
+            },
+        ],
+    },
+]
+_TOLD_ENDS_FIELDS: list[Schema] = [
+    {"name": "ErrorCode", "type": "int16", "versions": "0+"},
+    {
+        "name": "Topics",
+        "type": "[]ToldLogTopic",
+        "versions": "0+",
+        "fields": [
+            {"name": "TopicId", "type": "uuid", "versions": "0+"},
+            {
+                "name": "Partitions",
+                "type": "[]ToldLogPartition",
+                "versions": "0+",
+                "fields": [
+                    {"name": "PartitionIndex", "type": "int32", "versions": "0+"},
+                    {"name": "ErrorCode", "type": "int16", "versions": "0+"},
+                    {"name": "LastEpoch", "type": "int32", "versions": "0+", "default": "-1"},
+                    {"name": "EndOffset", "type": "int64", "versions": "0+", "default": "-1"},
+                ],
+            },
+        ],
+    },
+]
+
 
 def _own(kind: str, name: str, key: int, fields: list[Schema]) -> Schema:
     return {
@@ -89,6 +133,9 @@ OWN_MESSAGES: list[Schema] = [
     # What a follower has flushed since its last fetch. It is never answered.
     _own("request", "ReplicaProgress", 10001, _PROGRESS_FIELDS),
     _own("response", "ReplicaProgress", 10001, []),
+    # Where logs end whose partitions have no leader, before the longest of them is elected.
+    _own("request", "ReplicaLogEnds", 10002, _ASKED_ENDS_FIELDS),
+    _own("response", "ReplicaLogEnds", 10002, _TOLD_ENDS_FIELDS),
 ]
 
 

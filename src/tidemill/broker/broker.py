@@ -241,7 +241,7 @@ class Broker:
         await self._data.flusher.finish()
         await self._supervisor.stop()
         self._coordinators.close()
-        self._data.controller.close()
+        self._data.close_links()
         self._timers.stop()
         # Without the mark the next life says again that records may be missing (I14).
         await self._data.housekeeping.close(is_clean=self.cluster.last_end_is_counted)
@@ -265,7 +265,7 @@ class Broker:
         self._serving.abort_connections()
         await self._supervisor.stop()
         self._coordinators.close()
-        self._data.controller.close()
+        self._data.close_links()
         await self._serving.stop()
         self._timers.stop()
         self._data.directory.release_lock()

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import final
 
 from tidemill.broker.background import Loops
+from tidemill.broker.peers import make_peer_links
 from tidemill.broker.seams import Seams
-from tidemill.client.network.peer_links import PeerLinks
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
 from tidemill.coordinators.transaction.hanging_transactions import HangingTransactions
 from tidemill.coordinators.transaction.marker_sender import MarkerSender
 from tidemill.coordinators.transaction.marker_writer import MarkerWriter
 from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
 from tidemill.coordinators.transaction.transaction_verifier import TransactionVerifier
-from tidemill.core.config.endpoint import Endpoint
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
@@ -60,8 +59,8 @@ class Coordinators:
             carry_out=lambda *decided: self.sender.carry_out(*decided),
         )
         self.markers = MarkerWriter(find_log, self.groups, clock=seams.clock, timers=timers)
-        self._marker_links = _peer_links(seams, cluster, "markers")
-        self._verifier_links = _peer_links(seams, cluster, "transactions")
+        self._marker_links = make_peer_links(seams, cluster, "markers")
+        self._verifier_links = make_peer_links(seams, cluster, "transactions")
         self.sender = MarkerSender(
             cluster.broker_id,
             self.transactions.runtime,
@@ -104,13 +103,3 @@ class Coordinators:
         """End the connections to other brokers."""
         self._marker_links.close()
         self._verifier_links.close()
-
-
-def _peer_links(seams: Seams, cluster: Cluster, client_id: str) -> PeerLinks:
-    """Two kinds of requests never wait for each other: each has connections of its own."""
-
-    def find(broker_id: int) -> Endpoint | None:
-        broker = cluster.image.brokers.get(broker_id)
-        return None if broker is None else broker.peer_endpoint
-
-    return PeerLinks(seams.net, find, client_id=client_id)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.broker.background import Loops
+from tidemill.broker.peers import make_peer_links
 from tidemill.broker.seams import Seams
 from tidemill.client.network.controller_link import ControllerLink
+from tidemill.client.network.peer_links import PeerLinks
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import StorageFault
@@ -20,12 +22,14 @@ from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import PartitionImage, controller_endpoint
+from tidemill.metadata.log_end_survey import LogEndSurvey
 from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.flushing.journal_settler import JournalSettler
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.releaser import Releaser
 from tidemill.replication.isr_proposals import IsrProposals
 from tidemill.replication.isr_sender import IsrSender
+from tidemill.replication.log_ends import LogEndAsker
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.log_cutter import LogCutter
@@ -73,6 +77,8 @@ class DataPlane:
     releaser: Releaser
     controller: ControllerLink
     """For proposals of in-sync sets; other requests have a connection of their own."""
+    log_end_links: PeerLinks
+    survey: LogEndSurvey
 
     def loops(self) -> Loops:
         yield "flusher", self.flusher.run()
@@ -88,6 +94,12 @@ class DataPlane:
         yield "replays of holds", self.releaser.run_replays()
         yield "files of holds", self.releaser.run_writes()
         yield "carries of holds", self.releaser.run_carries()
+        yield "log ends", self.survey.run()
+
+    def close_links(self) -> None:
+        """End the connections to other brokers."""
+        self.controller.close()
+        self.log_end_links.close()
 
 
 def make_data_directory(disk: Disk, path: str) -> None:
@@ -226,6 +238,8 @@ def build_data_plane(
         seams.net, lambda: controller_endpoint(cluster.image), client_id="in-sync sets"
     )
     sender = IsrSender(cluster, link)
+    log_end_links = make_peer_links(seams, cluster, "log ends")
+    cluster.survey.ask = LogEndAsker(cluster, replicas, log_end_links).ask
     directory.on_failure = _take_offline(replicas, cluster)
     return DataPlane(
         directory=directory,
@@ -249,6 +263,8 @@ def build_data_plane(
         hold_host=hold_host,
         releaser=Releaser(hold_host, disk, clock=clock, timers=timers, telemetry=telemetry),
         controller=link,
+        log_end_links=log_end_links,
+        survey=cluster.survey,
     )
 
 

@@ -236,6 +236,10 @@ PARTITIONS_ENCODED_PER_SLICE = 2_000
 """Partitions that are encoded or decoded in one slice of the loop: about 5 ms."""
 RETURNS_WAIT_S = 5.0
 """How long a new controller waits for several brokers that are missing at once."""
+LOG_END_WAIT_S = 5.0
+"""How long a replica may take to say where its log ends before an election goes on without it."""
+LOG_END_QUESTIONS_MAX = 5_000
+"""Partitions that one request asks a broker about; more wait for the next one."""
 FORMER_LEADER_KEPT_S = 6.0
 """How long a living broker that lost a leadership stays a replica: a session of the store."""
 MOVES_PER_BROKER_MAX = 4

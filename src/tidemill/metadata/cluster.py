@@ -88,6 +88,9 @@ class Cluster:
         self._controller = Controllership(
             coord, self._keeper, writer, self.live, clock=clock, alarm=alarm
         )
+        self.survey = self._controller.survey
+        """Finds out where logs end while this broker is the controller; the broker runs it."""
+        self.survey.is_wanted = lambda: self.is_controller
         self._overrides = OverrideWriter(self._keeper, self._controller.write, self.live)
         self._registration = Registration(coord, config.node_id, rng)
         self._keeper.subscribe(self._follow_members)
@@ -404,9 +407,11 @@ class Cluster:
     ) -> list[KafkaError | None]:
         """Hold elections that somebody asks for; per partition why there was none.
 
-        Preferred: the first replica leads. `unclean`: any replica, where there is no leader. Each
-        partition is named once.
+        Preferred: the first replica leads. `unclean`: any replica, where there is no leader; the
+        one with the longest log, if none is certain. Each partition is named once.
         """
+        if unclean:
+            await self.survey.ask_about(partitions)
         return await self._as_controller(
             lambda term: self._controller.partitions.elect(partitions, unclean=unclean, term=term)
         )

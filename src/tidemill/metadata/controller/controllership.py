@@ -55,6 +55,7 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.overrides import broker_owner
+from tidemill.metadata.log_end_survey import LogEndSurvey
 from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
@@ -84,12 +85,15 @@ class Controllership:
         self._clock = clock
         self._alarm = alarm
         self._load = ClusterLoad()
+        self.survey = LogEndSurvey(lambda: keeper.image, clock)
+        self.survey.told = self._look_at
         self.topics = TopicChanges(keeper, self._planner, self.write)
         self.partitions = PartitionChanges(
             keeper,
             self.change_partitions,
             is_writable=self.topics.is_writable,
             led_lately=self._led_lately,
+            told=self.survey.of,
         )
         self._former_leaders = FormerLeaders()
         self._upkeep = ClusterUpkeep()
@@ -105,6 +109,7 @@ class Controllership:
         self._unserved: set[str] = set()
         """Topics that changed since the last election round; `_all_unserved` means all topics."""
         keeper.subscribe(self._follow)
+        keeper.subscribe(self.survey.follow)
         self.term: int | None = None
         """The version of the controller epoch's node since this broker is the controller, as far as
         it knows; else None."""
@@ -230,7 +235,12 @@ class Controllership:
             names = sorted(self._unserved & image.topics.keys())
             topics = [image.topics[name] for name in names]
         changes = reconcile(
-            image, topics, returned=returned, waited_for=awaited, led_lately=self._led_lately
+            image,
+            topics,
+            returned=returned,
+            waited_for=awaited,
+            led_lately=self._led_lately,
+            told=self.survey.of,
         )
         self._report_new_disks(returned)
         await self.change_partitions(changes, term=term, members=let_in(image, unread))
@@ -238,6 +248,11 @@ class Controllership:
         self._unserved = set(self._moving)
         if self._moving:
             self._look_again(self._former_leaders.forgotten_at(self._clock.monotonic()))
+
+    def _look_at(self, topics: Collection[str]) -> None:
+        """More is known of the logs of these topics: perhaps one can be elected now."""
+        self._unserved.update(topics)
+        self._keeper.mark(nodes.BROKERS)
 
     async def _keep_up(self, term: int) -> None:
         """Do what nobody asks for: drain, remake, balance."""

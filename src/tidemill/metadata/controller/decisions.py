@@ -25,8 +25,10 @@ from tidemill.metadata.controller.election import (
     after_return,
     preferred_election,
     unclean_election,
+    who_must_tell,
     with_live_brokers,
 )
+from tidemill.metadata.controller.log_ends import NOTHING_TOLD, LogEndQuestion, LogEnds
 from tidemill.metadata.controller.reassignment import advanced, cancelled, reassigned
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import (
@@ -42,6 +44,7 @@ from tidemill.metadata.image.page import page_of
 
 __all__ = [
     "LedLately",
+    "Told",
     "changed_in_sync_set",
     "chosen",
     "draining_brokers",
@@ -49,6 +52,7 @@ __all__ = [
     "leads_what_others_could",
     "let_in",
     "live_brokers",
+    "log_end_questions",
     "missing_members",
     "moved",
     "reconcile",
@@ -60,10 +64,16 @@ __all__ = [
 
 LedLately = Callable[[UUID, int, PartitionImage], Collection[int]]
 """Who led a partition a moment ago (`former_leaders.py`)."""
+Told = Callable[[UUID, int, PartitionImage], LogEnds]
+"""What the replicas of a partition have said of their logs (`log_ends.py`)."""
 
 
 def _nobody(_topic_id: UUID, _index: int, _partition: PartitionImage) -> Collection[int]:
     return ()
+
+
+def _nothing_told(_topic_id: UUID, _index: int, _partition: PartitionImage) -> LogEnds:
+    return NOTHING_TOLD
 
 
 def live_brokers(image: MetadataImage) -> Live:
@@ -206,6 +216,7 @@ def reconcile(
     returned: Mapping[int, Return] | None = None,
     waited_for: Collection[int] = (),
     led_lately: LedLately = _nobody,
+    told: Told = _nothing_told,
 ) -> list[PartitionChange]:
     """The changes that bring partitions, of all topics or some, in line with the live brokers.
 
@@ -219,7 +230,7 @@ def reconcile(
     changes: list[PartitionChange] = []
     for topic in chosen:
         heard = _heard(image, topic, returned) if untold else returned
-        changes += _changes(topic, live, heard, led_lately)
+        changes += _changes(topic, live, heard, led_lately, told)
     return changes
 
 
@@ -235,7 +246,11 @@ def _heard(
 
 
 def _changes(
-    topic: TopicImage, live: Live, returned: Mapping[int, Return], led_lately: LedLately
+    topic: TopicImage,
+    live: Live,
+    returned: Mapping[int, Return],
+    led_lately: LedLately,
+    told: Told,
 ) -> Iterator[PartitionChange]:
     rules = ElectionRules.of(topic)
     for index, partition in enumerate(topic.own_partitions):  # a view follows its base
@@ -245,7 +260,7 @@ def _changes(
         for broker_id in _in_order(partition, returned):
             after = after_return(after, broker_id, returned[broker_id])
         if not _is_settled(after, live):
-            after = with_live_brokers(after, live, rules)
+            after = with_live_brokers(after, live, rules, told(topic.topic_id, index, after))
         if after.leader == partition.leader:  # else its successor must be heard of first
             led = led_lately(topic.topic_id, index, after)
             after = advanced(after, live, rules.min_isr, led)
@@ -254,32 +269,58 @@ def _changes(
 
 
 def _in_order(partition: PartitionImage, returned: Mapping[int, Return]) -> list[int]:
-    """The returned replicas; whoever comes last is the best one left if none is certain.
-
-    Who has nothing comes first, and the last leader, whose log was the longest, comes last.
-    """
+    """The returned replicas; who has nothing comes first, and is no suspect beside the others."""
     found = [one for one in returned if one in partition.replicas]
-    last = partition.last_known_leader
-    return sorted(found, key=lambda one: (returned[one] is not Return.NEW_DISK, one == last))
+    return sorted(found, key=lambda one: returned[one] is not Return.NEW_DISK)
 
 
 def _is_settled(partition: PartitionImage, live: Live) -> bool:
-    """The common case, decided cheaply: leader and isr are alive and stay; no elr, no move."""
+    """The common case, decided cheaply: leader and isr are alive and stay, nothing else is open."""
     return (
         partition.leader in live.brokers
         and partition.leader not in live.leaving
         and not partition.elr
+        and not partition.suspects
         and not partition.is_moving
         and all(one in live.brokers for one in partition.isr)
     )
 
 
-def elected(image: MetadataImage, name: str, index: int, *, unclean: bool) -> PartitionChange:
+def log_end_questions(
+    image: MetadataImage,
+    topic: TopicImage,
+    index: int,
+    electable: Collection[int],
+    *,
+    unclean: bool = False,
+) -> list[LogEndQuestion]:
+    """What must be known before the partition can have a leader; `unclean`: or any at all."""
+    partition, rules = topic.partitions[index], ElectionRules.of(topic)
+    if unclean:
+        rules = rules._replace(allows_unclean=True)
+    return [
+        LogEndQuestion(
+            topic_id=topic.topic_id,
+            partition=index,
+            leader_epoch=partition.leader_epoch,
+            broker_id=one,
+            broker_epoch=image.brokers[one].epoch,
+        )
+        for one in who_must_tell(partition, electable, rules)
+    ]
+
+
+def elected(
+    image: MetadataImage, name: str, index: int, *, unclean: bool, told: Told = _nothing_told
+) -> PartitionChange:
     """The election that somebody asks for; KafkaError if it is refused."""
     topic = _electable_topic(image, name, index)
     before, live = topic.partitions[index], live_brokers(image)
-    elect = unclean_election if unclean else preferred_election
-    return PartitionChange(topic.topic_id, index, before, elect(before, live))
+    if unclean:
+        after = unclean_election(before, live, told(topic.topic_id, index, before))
+    else:
+        after = preferred_election(before, live)
+    return PartitionChange(topic.topic_id, index, before, after)
 
 
 def chosen(

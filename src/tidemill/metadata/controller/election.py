@@ -5,8 +5,11 @@ The rules, from KIP-966:
 - A dead broker leaves the isr. If fewer than min.insync.replicas remain, it moves to the elr: the
   high watermark stands still below that number, so the broker still has everything.
 - The leader is chosen among live brokers, in the order of the assignment: from the isr; else from
-  the elr; else, if both are empty, a suspect or the last known leader; else, only if the topic
-  allows unclean elections, any replica. Otherwise the partition has no leader for now.
+  the elr. If both are empty, the suspect with the longest log leads, once every one of them has
+  told where its log ends (`log_ends.py`): those that are down are waited for, as those in the elr
+  are. A single suspect need not be asked; without one the last known leader leads. Only if the
+  topic allows unclean elections, the longest log of all live replicas wins, and those that stay
+  silent are left out. Otherwise the partition has no leader for now.
 - A leader from outside the isr is alone in the new isr. The elr is cleared when the isr is large
   enough again, and when the leader comes from outside both sets, since no replica is certain then.
   The epoch of such a leader is noted as unclean: followers may have to cut what was acknowledged.
@@ -15,18 +18,21 @@ The rules, from KIP-966:
 - A broker that returns is another life of it (`after_return`). One that led still leads, in the
   next epoch: no two lives share one. After an unclean end it may have lost what it had
   acknowledged: it leaves isr and elr and is a *suspect*, one of the best replicas if nobody else
-  is left. With another disk it has nothing, and leads only if somebody decides that.
+  is left. It stays one for as long as it would have stayed in the elr: with a leader and enough
+  replicas in sync, marks move on without it. With another disk it has nothing, and leads only if
+  somebody decides that.
 - Every change of leader, also to none and also of a broker to itself, takes the next epoch (I11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId
+from tidemill.metadata.controller.log_ends import NOTHING_TOLD, LogEnds
 from tidemill.metadata.image.metadata_image import PartitionImage, Return, TopicImage
 
 __all__ = [
@@ -40,6 +46,7 @@ __all__ = [
     "new_partition",
     "preferred_election",
     "unclean_election",
+    "who_must_tell",
     "with_live_brokers",
 ]
 
@@ -92,16 +99,26 @@ def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
 
 
 def with_live_brokers(
-    partition: PartitionImage, live: Live, rules: ElectionRules
+    partition: PartitionImage, live: Live, rules: ElectionRules, told: LogEnds = NOTHING_TOLD
 ) -> PartitionImage:
     """The partition without dead brokers in its isr, and with a leader if one is possible."""
     gone = tuple(one for one in partition.isr if one not in live.brokers)
-    shrunk = _without(partition, gone, rules.min_isr)
-    if shrunk.leader not in live.brokers:
-        return _elect(shrunk, live.electable, rules)
-    if shrunk.leader in live.leaving:
-        return handed_over(shrunk, partition.replicas, live.electable) or shrunk
-    return shrunk
+    after = _without(partition, gone, rules.min_isr)
+    if after.leader not in live.brokers:
+        after = _elect(after, live.electable, rules, told)
+    elif after.leader in live.leaving:
+        after = handed_over(after, partition.replicas, live.electable) or after
+    return _without_needless_suspects(after, live, rules.min_isr)
+
+
+def _without_needless_suspects(
+    partition: PartitionImage, live: Live, min_isr: int
+) -> PartitionImage:
+    """Marks move on with a leader that is there: not with one whose return is waited for."""
+    is_led = partition.leader in live.electable or partition.leader in live.leaving
+    if is_led and len(partition.isr) >= partition.in_sync_min(min_isr):
+        return replace(partition, suspects=())
+    return partition
 
 
 def handed_over(
@@ -128,7 +145,7 @@ def _without(partition: PartitionImage, gone: tuple[int, ...], min_isr: int) -> 
 
 
 def _elect(
-    partition: PartitionImage, live: Collection[int], rules: ElectionRules
+    partition: PartitionImage, live: Collection[int], rules: ElectionRules, told: LogEnds
 ) -> PartitionImage:
     candidates = [one for one in partition.replicas if one in live]
     led = handed_over(partition, partition.replicas, candidates)
@@ -139,33 +156,61 @@ def _elect(
             elr = tuple(one for one in partition.elr if one != leader)
             kept = elr if partition.in_sync_min(rules.min_isr) > 1 else ()
             return _led_by(partition, leader, isr=(leader,), elr=kept)
-    unsure = _uncertain_leader(partition, candidates, rules)
-    if unsure != NO_LEADER:
-        return _led_uncleanly(partition, unsure)
+    suspect = _best_suspect(partition, candidates, told)
+    if suspect != NO_LEADER:
+        return _led_by_suspect(partition, suspect)
+    heard = [one for one in candidates if one not in told.silent]
+    if rules.allows_unclean and (longest := _longest(partition, heard, told)) != NO_LEADER:
+        return _led_uncleanly(partition, longest)
     if partition.leader == NO_LEADER:
         return partition
     return replace(partition, leader=NO_LEADER, leader_epoch=partition.leader_epoch + 1)
 
 
-def _uncertain_leader(
-    partition: PartitionImage, candidates: list[int], rules: ElectionRules
-) -> int:
-    """Of several suspects, the last leader: it had the longest log, if anybody knows."""
-    last = partition.last_known_leader
-    if not partition.isr and not partition.elr:
-        if last in candidates:
-            return last
-        for leader in candidates:
-            if leader in partition.suspects:
-                return leader
-    if rules.allows_unclean and candidates:
+def who_must_tell(
+    partition: PartitionImage, electable: Collection[int], rules: ElectionRules
+) -> list[int]:
+    """The replicas whose log ends decide who leads next; nobody, if that needs no asking."""
+    candidates = [one for one in partition.replicas if one in electable]
+    if partition.leader != NO_LEADER or {*partition.isr, *partition.elr}.intersection(candidates):
+        return []
+    asked = candidates if rules.allows_unclean else []
+    if not partition.isr and not partition.elr and set(partition.suspects) <= set(candidates):
+        asked = [one for one in candidates if one in partition.suspects] or asked
+    return asked if len(asked) > 1 else []
+
+
+def _best_suspect(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
+    """Who leads if nobody is certain; NO_LEADER while some may have more, or somebody is."""
+    if partition.isr or partition.elr:
+        return NO_LEADER
+    suspects = partition.suspects or (partition.last_known_leader,)
+    if not set(suspects) <= set(candidates):
+        return NO_LEADER
+    return _longest(partition, [one for one in candidates if one in suspects], told)
+
+
+def _longest(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
+    """The one with the longest log; NO_LEADER if one of several has not told its end.
+
+    Of several, the last leader, then the order of the assignment.
+    """
+    if len(candidates) == 1:
         return candidates[0]
-    return NO_LEADER
+    if not candidates or not set(candidates) <= told.ends.keys():
+        return NO_LEADER
+    last = partition.last_known_leader
+    return max(candidates, key=lambda one: (told.ends[one], one == last))
+
+
+def _led_by_suspect(partition: PartitionImage, leader: int) -> PartitionImage:
+    """The other suspects stay: should it be lost, too, one of them may have more."""
+    led = _led_by(partition, leader, isr=(leader,), elr=())
+    return replace(led, unclean_epoch=led.leader_epoch)
 
 
 def _led_uncleanly(partition: PartitionImage, leader: int) -> PartitionImage:
-    led = _led_by(partition, leader, isr=(leader,), elr=())
-    return replace(led, unclean_epoch=led.leader_epoch)
+    return replace(_led_by_suspect(partition, leader), suspects=())
 
 
 def _led_by(
@@ -178,7 +223,7 @@ def _led_by(
         isr=isr,
         elr=elr,
         last_known_leader=leader,
-        suspects=(),
+        suspects=tuple(one for one in partition.suspects if one not in isr),
     )
 
 
@@ -194,24 +239,28 @@ def preferred_election(partition: PartitionImage, live: Live) -> PartitionImage:
     return _led_by(partition, leader, isr=partition.isr, elr=partition.elr)
 
 
-def unclean_election(partition: PartitionImage, live: Live) -> PartitionImage:
+def unclean_election(
+    partition: PartitionImage, live: Live, told: LogEnds = NOTHING_TOLD
+) -> PartitionImage:
     """The partition led by any live replica, although records may be lost; somebody wants it.
 
-    Those that are certain come first, then the last leader, then the order of the assignment.
+    Those that are certain come first, then the longest log of those that have told their ends.
     """
     if partition.leader in live.brokers:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
-    certain = (*partition.isr, *partition.elr)
-    preferred = (*certain, partition.last_known_leader, *partition.suspects, *partition.replicas)
-    for leader in preferred:
-        if leader not in live.electable:
-            continue
-        if leader in partition.isr:
-            return _led_by(partition, leader, isr=partition.isr, elr=())
-        if leader in partition.elr:
-            return _led_by(partition, leader, isr=(leader,), elr=())
-        return _led_uncleanly(partition, leader)
-    raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica of it lives")
+    candidates = [one for one in partition.replicas if one in live.electable]
+    for leader in (*partition.isr, *partition.elr):
+        if leader in candidates:
+            isr = partition.isr if leader in partition.isr else (leader,)
+            return _led_by(partition, leader, isr=isr, elr=())
+    if not candidates:
+        raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica of it lives")
+    heard = candidates if len(candidates) == 1 else [one for one in candidates if one in told.ends]
+    leader = _longest(partition, heard, told)
+    if leader == NO_LEADER:
+        detail = f"none of brokers {candidates} has told where its log ends; try again"
+        raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, detail)
+    return _led_uncleanly(partition, leader)
 
 
 def after_choice(
@@ -253,7 +302,7 @@ def after_return(partition: PartitionImage, broker_id: int, how: Return) -> Part
         suspects += (broker_id,)
     partition = replace(partition, isr=isr, elr=elr, suspects=suspects)
     if not isr and not elr and suspects == (broker_id,):
-        return _led_uncleanly(partition, broker_id)
+        return _led_by_suspect(partition, broker_id)
     if partition.leader != broker_id:
         return partition
     return replace(partition, leader=NO_LEADER, leader_epoch=partition.leader_epoch + 1)
@@ -295,7 +344,7 @@ def after_isr_change(
     isr = tuple(one for one in partition.replicas if one in new_isr)
     suspects = tuple(one for one in partition.suspects if one not in new_isr)
     if len(isr) >= partition.in_sync_min(min_isr):
-        elr = ()
+        elr = suspects = ()
     return replace(partition, isr=isr, elr=elr, suspects=suspects)
 
 

@@ -14,6 +14,7 @@ from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.decisions import (
     LedLately,
+    Told,
     changed_in_sync_set,
     chosen,
     elected,
@@ -48,11 +49,13 @@ class PartitionChanges:
         *,
         is_writable: Callable[[UUID], bool],
         led_lately: LedLately,
+        told: Told,
     ) -> None:
         self._keeper = keeper
         self._change = change
         self._is_writable = is_writable
         self._led_lately = led_lately
+        self._told = told
 
     @property
     def _image(self) -> MetadataImage:
@@ -90,7 +93,7 @@ class PartitionChanges:
         """Hold elections that somebody asks for; per partition why there was none."""
 
         def plan(name: str, index: int) -> PartitionChange:
-            return elected(self._image, name, index, unclean=unclean)
+            return elected(self._image, name, index, unclean=unclean, told=self._told)
 
         return await self._change_each(partitions, plan, term=term)
 

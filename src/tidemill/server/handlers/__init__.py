@@ -13,6 +13,7 @@ from tidemill.server.handlers.cluster import (
     describe_topic_partitions,
     list_partition_reassignments,
     metadata,
+    replica_log_ends,
     unregister_broker,
 )
 from tidemill.server.handlers.data import (
@@ -113,6 +114,7 @@ _LISTED: tuple[Handler, ...] = (
     unregister_broker.HANDLER,
     alter_replica_log_dirs.HANDLER,
     alter_partition.HANDLER,
+    replica_log_ends.HANDLER,
 )
 _PASSED_ON: tuple[Handler, ...] = (
     create_topics.HANDLER,

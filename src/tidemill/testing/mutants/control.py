@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tidemill.core.ids import NO_LEADER
+from tidemill.metadata.controller.log_ends import LogEnds
 from tidemill.metadata.image.metadata_image import PartitionImage, Return
 from tidemill.testing.mutants.planting import Function, mutant
 
 __all__: list[str] = []
 
 _ELECTION = "tidemill.metadata.controller.election"
+_LOG_ENDS = "tidemill.metadata.controller.log_ends"
 _DECISIONS = "tidemill.metadata.controller.decisions"
 _REASSIGNMENT = "tidemill.metadata.controller.reassignment"
 _FORMER_LEADERS = "tidemill.metadata.controller.former_leaders:FormerLeaders"
@@ -17,11 +20,54 @@ _FORMER_LEADERS = "tidemill.metadata.controller.former_leaders:FormerLeaders"
 
 @mutant("elect outside the isr", f"{_ELECTION}:_elect")
 def _outside_isr(original: Function) -> Function:
-    return lambda partition, live, rules: original(
+    return lambda partition, live, rules, told: original(
         replace(partition, isr=tuple(one for one in partition.replicas if one in live), elr=()),
         live,
         rules,
+        told,
     )
+
+
+@mutant("first suspect instead of the longest log", f"{_ELECTION}:_longest")
+def _first_suspect(_original: Function) -> Function:
+    return lambda _partition, candidates, _told: candidates[0] if candidates else NO_LEADER
+
+
+@mutant("shortest log leads", f"{_ELECTION}:_longest")
+def _shortest(original: Function) -> Function:
+    def shortest(partition: PartitionImage, candidates: Function, told: LogEnds) -> int:
+        found: int = original(partition, candidates, told)
+        if found == NO_LEADER or len(candidates) == 1:
+            return found
+        return min(candidates, key=lambda one: told.ends[one])
+
+    return shortest
+
+
+@mutant("absent suspect not waited for", f"{_ELECTION}:_best_suspect")
+def _absent_suspect(original: Function) -> Function:
+    def best(partition: PartitionImage, candidates: Function, told: LogEnds) -> int:
+        there = tuple(one for one in partition.suspects if one in candidates)
+        found: int = original(replace(partition, suspects=there), candidates, told)
+        return found
+
+    return best
+
+
+@mutant("answer of a former life counts", f"{_LOG_ENDS}:ToldEnds.of")
+def _former_life(original: Function) -> Function:
+    def of(told: Function, topic_id: Function, index: int, *rest: Function) -> LogEnds:
+        partition, brokers, now = rest
+        survey = told._surveys.get((topic_id, index))
+        asked = {} if survey is None else survey.asked
+        lives = {
+            one: replace(broker, epoch=asked[one].broker_epoch if one in asked else broker.epoch)
+            for one, broker in brokers.items()
+        }
+        found: LogEnds = original(told, topic_id, index, partition, lives, now)
+        return found
+
+    return of
 
 
 @mutant("no epoch bump", f"{_ELECTION}:_led_by")

@@ -79,6 +79,7 @@ class ApiKey(IntEnum):
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
     REPLICA_PROGRESS = 10001
+    REPLICA_LOG_ENDS = 10002
 
 
 # key, name, module, advertised from, first version, last, first flexible (-1: none)
@@ -274,4 +275,5 @@ ROWS = (
         0,
     ),
     (ApiKey.REPLICA_PROGRESS, "ReplicaProgress", "replica_progress", 0, 0, 0, 0),
+    (ApiKey.REPLICA_LOG_ENDS, "ReplicaLogEnds", "replica_log_ends", 0, 0, 0, 0),
 )

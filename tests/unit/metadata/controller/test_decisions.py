@@ -11,10 +11,12 @@ from tidemill.metadata.controller.decisions import (
     leads_what_others_could,
     let_in,
     live_brokers,
+    log_end_questions,
     missing_members,
     reconcile,
     returns,
 )
+from tidemill.metadata.controller.log_ends import LogEnd, ToldEnds
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -157,15 +159,66 @@ def test_of_two_that_return_at_once_the_one_that_has_something_leads(emptied):
     assert (change.after.leader, change.after.isr) == (kept, (kept,))
 
 
-@pytest.mark.parametrize("leader", [0, 1, 2])
-def test_if_all_return_at_once_after_a_loss_of_power_the_last_leader_leads(leader):
-    found = image(
-        partition(leader, (0, 1, 2)),
-        brokers=[broker(one, epoch=2, unclean=True) for one in range(3)],
-        members=[member(one) for one in range(3)],
-    )
+ALL_RETURN_UNCLEAN = image(
+    partition(0, (0, 1, 2)),
+    brokers=[broker(one, epoch=2, unclean=True) for one in range(3)],
+    members=[member(one) for one in range(3)],
+)
+
+
+def after_loss_of_power(*, brokers: list[BrokerImage] | None = None) -> MetadataImage:
+    """All brokers have returned and were let in: the partition has no leader yet."""
+    found = ALL_RETURN_UNCLEAN
     (change,) = reconcile(found, returned=returns(found))
-    assert (change.after.leader, change.after.isr) == (leader, (leader,))
+    return image(
+        change.after,
+        brokers=brokers or list(found.brokers.values()),
+        members=list(let_in(found).values()),
+    )
+
+
+def test_I12_if_all_return_after_a_loss_of_power_nobody_leads_before_all_were_asked():
+    found = after_loss_of_power()
+    waiting = found.topics["t"].partitions[0]
+    assert (waiting.leader, waiting.leader_epoch, waiting.suspects) == (-1, 5, (0, 1, 2))
+    asked = log_end_questions(found, found.topics["t"], 0, {0, 1, 2})
+    assert [(one.broker_id, one.broker_epoch, one.leader_epoch) for one in asked] == [
+        (0, 2, 5),
+        (1, 2, 5),
+        (2, 2, 5),
+    ]
+    assert not reconcile(found)
+
+
+@pytest.mark.parametrize("longest", [0, 1, 2])
+def test_I12_the_longest_log_of_all_that_ended_unclean_leads(longest):
+    found = after_loss_of_power()
+    told = ToldEnds()
+    for question in log_end_questions(found, found.topics["t"], 0, {0, 1, 2}):
+        told.ask(question, now=0.0)
+        told.answer(question, LogEnd(3, 10 + (question.broker_id == longest)))
+    (change,) = reconcile(
+        found, told=lambda topic_id, index, now: told.of(topic_id, index, now, found.brokers, 0.0)
+    )
+    assert (change.after.leader, change.after.isr) == (longest, (longest,))
+    assert change.after.unclean_epoch == change.after.leader_epoch == 6
+
+
+def test_I15_the_answer_of_a_former_life_is_void():
+    found = after_loss_of_power()
+    told = ToldEnds()
+    for question in log_end_questions(found, found.topics["t"], 0, {0, 1, 2}):
+        told.ask(question, now=0.0)
+        told.answer(question, LogEnd(3, 10))
+    again = after_loss_of_power(
+        brokers=[broker(0, epoch=2), broker(1, epoch=7, unclean=True), broker(2, epoch=2)]
+    )
+    changes = reconcile(
+        again,
+        returned=returns(again),
+        told=lambda topic_id, index, now: told.of(topic_id, index, now, again.brokers, 0.0),
+    )
+    assert not changes
 
 
 def test_a_broker_that_is_waited_for_keeps_its_leaderships_but_is_given_none():

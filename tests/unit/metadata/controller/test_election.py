@@ -16,8 +16,10 @@ from tidemill.metadata.controller.election import (
     new_partition,
     preferred_election,
     unclean_election,
+    who_must_tell,
     with_live_brokers,
 )
+from tidemill.metadata.controller.log_ends import LogEnd, LogEnds
 from tidemill.metadata.image.metadata_image import PartitionImage, Return
 
 ONE = ElectionRules(min_isr=1)
@@ -105,8 +107,23 @@ def test_the_last_known_leader_returns_only_when_isr_and_elr_are_empty():
 
 def test_an_unclean_election_happens_only_where_the_topic_allows_it():
     before = partition(0, isr=(0,))
-    assert with_live_brokers(before, live(1, 2), ONE).leader == -1
-    assert state(with_live_brokers(before, live(1, 2), UNCLEAN)) == (1, 5, (1,), ())
+    assert with_live_brokers(before, live(2), ONE).leader == -1
+    assert state(with_live_brokers(before, live(2), UNCLEAN)) == (2, 5, (2,), ())
+
+
+def test_an_unclean_election_of_several_waits_until_each_has_told_its_end_or_stays_silent():
+    waiting = with_live_brokers(partition(0, isr=(0,)), live(1, 2), UNCLEAN)
+    assert state(waiting) == (-1, 5, (), (0,))
+    assert who_must_tell(waiting, {1, 2}, UNCLEAN) == [1, 2]
+    one_told = LogEnds({1: LogEnd(3, 9)})
+    assert with_live_brokers(waiting, live(1, 2), UNCLEAN, one_told) == waiting
+    both_told = LogEnds({1: LogEnd(3, 9), 2: LogEnd(4, 2)})
+    after = with_live_brokers(waiting, live(1, 2), UNCLEAN, both_told)
+    assert state(after) == (2, 6, (2,), ())
+    assert after.unclean_epoch == 6
+    one_silent = LogEnds({1: LogEnd(3, 9)}, silent={2})
+    assert with_live_brokers(waiting, live(1, 2), UNCLEAN, one_silent).leader == 1
+    assert with_live_brokers(waiting, live(1, 2), UNCLEAN, LogEnds({}, {1, 2})) == waiting
 
 
 def test_an_elr_beside_a_large_enough_isr_is_cleared():
@@ -165,6 +182,74 @@ def test_a_broker_with_a_new_disk_leaves_isr_and_elr_and_never_leads_by_itself()
     assert with_live_brokers(after_return(lost, 0, Return.NEW_DISK), live(0), ONE).leader == -1
 
 
+# --- suspects ---
+
+
+def suspected(*suspects: int, last: int = 0) -> PartitionImage:
+    return replace(partition(-1, isr=(), last=last), suspects=suspects)
+
+
+def ends(**told: tuple[int, int]) -> LogEnds:
+    return LogEnds({int(name[1:]): LogEnd(*end) for name, end in told.items()})
+
+
+@pytest.mark.parametrize(
+    ("told", "leader"),
+    [
+        (ends(b0=(4, 9), b1=(4, 9)), 0),
+        (ends(b0=(4, 9), b1=(4, 10)), 1),
+        (ends(b0=(4, 12), b1=(5, 10)), 1),
+        (ends(b0=(5, 9), b1=(4, 12), b2=(6, 12)), 0),
+    ],
+    ids=["as long: the last leader", "longer", "of a later epoch", "others do not count"],
+)
+def test_I12_the_suspect_with_the_longest_log_leads_in_an_unclean_epoch(told, leader):
+    after = with_live_brokers(suspected(0, 1), live(0, 1, 2), TWO, told)
+    assert state(after) == (leader, 5, (leader,), ())
+    assert after.unclean_epoch == 5
+    assert after.suspects == (1 - leader,)
+
+
+def test_I12_a_suspect_that_is_down_or_silent_is_waited_for():
+    waiting = suspected(0, 1)
+    assert with_live_brokers(waiting, live(0, 2), TWO, ends(b0=(4, 9))) == waiting
+    silent = LogEnds({0: LogEnd(4, 9)}, silent={1})
+    assert with_live_brokers(waiting, live(0, 1, 2), TWO, silent) == waiting
+    assert who_must_tell(waiting, {0, 2}, TWO) == []
+    assert who_must_tell(waiting, {0, 1, 2}, TWO) == [0, 1]
+
+
+def test_a_topic_that_allows_unclean_elections_waits_for_no_suspect_that_is_down():
+    waiting = suspected(0, 1)
+    assert who_must_tell(waiting, {0, 2}, UNCLEAN) == [0, 2]
+    told = ends(b0=(4, 9), b2=(4, 7))
+    assert with_live_brokers(waiting, live(0, 2), UNCLEAN, told).leader == 0
+
+
+def test_a_single_suspect_is_not_asked():
+    assert who_must_tell(suspected(1), {0, 1, 2}, TWO) == []
+    assert with_live_brokers(suspected(1), live(0, 1, 2), TWO).leader == 1
+
+
+def test_whoever_is_certain_leads_although_there_are_suspects():
+    waiting = replace(suspected(0, 1), elr=(2,))
+    assert who_must_tell(waiting, {0, 1, 2}, TWO) == []
+    assert with_live_brokers(waiting, live(0, 1), TWO, ends(b0=(4, 9), b1=(4, 9))) == waiting
+    after = with_live_brokers(waiting, live(0, 1, 2), TWO)
+    assert (after.leader, after.suspects) == (2, (0, 1))
+
+
+def test_a_suspect_counts_only_while_the_marks_stand_still_without_it():
+    few = replace(partition(0, isr=(0,)), suspects=(1,))
+    assert with_live_brokers(few, live(0, 1), TWO) == few
+    enough = replace(partition(0, isr=(0, 2)), suspects=(1,))
+    assert with_live_brokers(enough, live(0, 1, 2), TWO).suspects == ()
+    assert proposed(few, (0, 1)).suspects == ()
+    # The return of 0 and 2 is waited for: nothing can have moved on without 1.
+    awaited = Live(frozenset({0, 1, 2}), frozenset({1}))
+    assert with_live_brokers(enough, awaited, TWO) == enough
+
+
 # --- brokers that are about to stop ---
 
 
@@ -201,22 +286,33 @@ def test_a_preferred_election_that_cannot_be_is_refused(before, alive, code):
     assert refused.value.code is code
 
 
+BOTH_TOLD = ends(b0=(4, 7), b1=(4, 9))
+
+
 @pytest.mark.parametrize(
-    ("before", "alive", "after"),
+    ("before", "alive", "told", "after"),
     [
-        (partition(-1, isr=(), elr=(2,), last=0), (0, 1, 2), (2, 5, (2,), ())),
-        (partition(-1, isr=(), elr=(2,), last=1), (0, 1), (1, 5, (1,), ())),
-        (partition(-1, isr=(), last=-1), (1, 2), (1, 5, (1,), ())),
+        (partition(-1, isr=(), elr=(2,), last=0), (0, 1, 2), BOTH_TOLD, (2, 5, (2,), ())),
+        (partition(-1, isr=(), elr=(2,), last=0), (0, 1), BOTH_TOLD, (1, 5, (1,), ())),
+        (partition(-1, isr=(), last=-1), (0, 1, 2), BOTH_TOLD, (1, 5, (1,), ())),
+        (partition(-1, isr=(), last=-1), (2,), LogEnds(), (2, 5, (2,), ())),
+        (suspected(0, 1), (0, 2), ends(b0=(4, 7), b2=(3, 9)), (0, 5, (0,), ())),
     ],
+    ids=["certain", "longest", "of those that told", "the only one", "a suspect is gone"],
 )
-def test_an_unclean_election_prefers_who_is_certain_then_the_last_leader(before, alive, after):
-    assert state(unclean_election(before, live(*alive))) == after
+def test_an_unclean_election_prefers_who_is_certain_then_the_longest_log(
+    before, alive, told, after
+):
+    elected = unclean_election(before, live(*alive), told)
+    assert state(elected) == after
+    assert elected.suspects == ()
 
 
 def test_an_unclean_election_replaces_no_leader_that_lives_and_needs_a_live_replica():
     for before, alive, code in (
         (partition(0, isr=(0,)), (0, 1), ErrorCode.ELECTION_NOT_NEEDED),
         (partition(-1, isr=()), (), ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+        (partition(-1, isr=()), (0, 1), ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
     ):
         with pytest.raises(KafkaError) as refused:
             unclean_election(before, live(*alive))
@@ -313,6 +409,8 @@ def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(events, rule
         assert now.leader == before.leader or now.leader_epoch > before.leader_epoch
         assert now.leader == -1 or now.leader in now.isr
         assert not set(now.isr) & set(now.elr)
+        assert not set(now.suspects) & {*now.isr, *now.elr}
+        assert len({*now.suspects}) == len(now.suspects)
         assert set(now.isr) | set(now.elr) <= {0, 1, 2}
 
 

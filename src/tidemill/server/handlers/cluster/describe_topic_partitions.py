@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import is_legal_topic_name
+from tidemill.core.ids import NO_LEADER, is_legal_topic_name
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.server.handlers.cluster.partition_description import describe_partition
@@ -103,8 +103,9 @@ def _partition(
     row = describe_partition(context, DescribeTopicPartitionsResponsePartition, found, index)
     image = found.partitions[index]
     row.eligible_leader_replicas = list(image.elr)
-    nobody = not image.isr and not image.elr and image.last_known_leader >= 0
-    row.last_known_elr = [image.last_known_leader] if nobody else []
+    is_somebody_certain = bool(image.isr or image.elr)
+    unsure = () if is_somebody_certain else image.suspects or (image.last_known_leader,)
+    row.last_known_elr = [one for one in unsure if one != NO_LEADER]
     return row
 
 

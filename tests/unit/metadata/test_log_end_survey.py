@@ -1,0 +1,150 @@
+"""The longest log leads where nobody is certain: what the controller asks, and decides by it."""
+
+from __future__ import annotations
+
+from tests.unit.metadata.small_cluster import SmallCluster
+from tests.unit.metadata.three_brokers import partition, three_brokers
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import LOG_END_WAIT_S
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion
+
+ORDERS = TopicPartition("t", 0)
+
+
+class Replicas:
+    """Answers for the brokers of a cluster; one without an end does not answer."""
+
+    def __init__(self, **ends: tuple[int, int]) -> None:
+        self.ends = {int(name[1:]): LogEnd(*end) for name, end in ends.items()}
+        self.asked: list[int] = []
+
+    async def ask(self, broker_id: int, questions: list[LogEndQuestion]):
+        self.asked.append(broker_id)
+        if broker_id not in self.ends:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
+        return dict.fromkeys(questions, self.ends[broker_id])
+
+
+async def all_ended_unclean() -> tuple[SmallCluster, Cluster]:
+    """All brokers are back, one after the other; broker 0 is the controller."""
+    small, _ = await three_brokers()
+    for broker_id in (1, 2, 0):
+        small.crash(broker_id)
+    await small.start(0, 1, 2, unclean=True)
+    return small, small.members[0].cluster
+
+
+async def ask(small: SmallCluster, controller: Cluster, replicas: Replicas) -> None:
+    controller.survey.ask = replicas.ask
+    await controller.survey.look()
+    await small.catch_up()
+
+
+def test_I12_the_longest_log_leads_once_all_suspects_have_told_their_ends(run):
+    async def scenario() -> None:
+        small, controller = await all_ended_unclean()
+        assert controller.is_controller
+        waiting = partition(controller)
+        assert (waiting.leader, sorted(waiting.suspects)) == (-1, [0, 1, 2])
+        replicas = Replicas(b0=(0, 5), b1=(0, 4), b2=(0, 7))
+        await ask(small, controller, replicas)
+        now = partition(controller)
+        assert (now.leader, now.isr) == (2, (2,))
+        assert now.unclean_epoch == now.leader_epoch == waiting.leader_epoch + 1
+        assert small.members[0].alarms[-1] == "t-0: broker 2 leads without being in sync"
+        replicas.asked.clear()
+        await ask(small, controller, replicas)
+        assert not replicas.asked
+
+    run(scenario())
+
+
+def test_I12_a_suspect_that_does_not_answer_is_asked_again_and_only_that_one(run):
+    async def scenario() -> None:
+        small, controller = await all_ended_unclean()
+        replicas = Replicas(b0=(0, 5), b1=(0, 4))
+        await ask(small, controller, replicas)
+        assert partition(controller).leader == -1
+        small.clock.advance(10 * LOG_END_WAIT_S)
+        replicas.asked.clear()
+        await ask(small, controller, replicas)
+        assert (partition(controller).leader, replicas.asked) == (-1, [2])
+        replicas.ends[2] = LogEnd(0, 3)
+        await ask(small, controller, replicas)
+        assert partition(controller).leader == 0
+
+    run(scenario())
+
+
+def test_I15_a_broker_that_restarts_after_its_answer_is_asked_again(run):
+    async def scenario() -> None:
+        small, controller = await all_ended_unclean()
+        await ask(small, controller, Replicas(b1=(0, 9), b2=(0, 5)))
+        small.crash(1)
+        await small.start(1, unclean=True)
+        replicas = Replicas(b0=(0, 1), b1=(0, 2))
+        await ask(small, controller, replicas)
+        assert replicas.asked == [0, 1]
+        assert partition(controller).leader == 2
+
+    run(scenario())
+
+
+def test_a_suspect_that_is_down_is_waited_for_until_somebody_decides(run):
+    async def scenario() -> None:
+        small, controller = await all_ended_unclean()
+        small.crash(2)
+        await small.catch_up()
+        replicas = Replicas(b0=(0, 4), b1=(0, 5))
+        await ask(small, controller, replicas)
+        assert (partition(controller).leader, replicas.asked) == (-1, [])
+        assert await controller.elect_leaders([ORDERS], unclean=True) == [None]
+        assert partition(controller).leader == 1
+        assert partition(controller).suspects == ()
+
+    run(scenario())
+
+
+def test_an_election_that_somebody_asks_for_is_refused_if_no_replica_answers(run):
+    async def scenario() -> None:
+        _, controller = await all_ended_unclean()
+        controller.survey.ask = Replicas().ask
+        (refusal,) = await controller.elect_leaders([ORDERS], unclean=True)
+        assert refusal is not None
+        assert refusal.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+    run(scenario())
+
+
+def test_only_the_controller_asks(run):
+    async def scenario() -> None:
+        small, _ = await all_ended_unclean()
+        replicas = Replicas(b0=(0, 5), b1=(0, 4), b2=(0, 7))
+        await ask(small, small.members[1].cluster, replicas)
+        assert not replicas.asked
+
+    run(scenario())
+
+
+def test_a_topic_that_allows_it_goes_on_without_a_replica_that_stays_silent(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        clusters = await small.start(0, 1, 2)
+        overrides: dict[str, str | None] = {"unclean.leader.election.enable": "true"}
+        spec = TopicSpec(name="t", assignments={0: [1]}, overrides=overrides)
+        await clusters[0].create_topics([spec])
+        await clusters[0].reassign({ORDERS: [1, 0, 2]})
+        small.crash(1)
+        await small.catch_up()
+        assert partition(clusters[0]).leader == -1
+        replicas = Replicas(b2=(0, 3))
+        await ask(small, clusters[0], replicas)
+        assert (partition(clusters[0]).leader, replicas.asked) == (-1, [0, 2])
+        small.clock.advance(LOG_END_WAIT_S)
+        await ask(small, clusters[0], replicas)
+        assert partition(clusters[0]).leader == 2
+
+    run(scenario())
