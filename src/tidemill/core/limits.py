@@ -316,6 +316,10 @@ HELD_BATCH_RECORDS_MAX = 10_000
 """Records of a batch of which some are held: every replica opens them one by one, on the loop."""
 HELD_BATCH_BYTES_MAX = 8 * MIB
 """The same, in uncompressed bytes."""
+HELD_BATCH_HEADERS_MAX = 100_000
+"""Headers of such a batch. An empty one has two bytes, which compress to almost nothing, and some
+of them become objects on the loop: a request of a kilobyte would stop it for seconds.
+"""
 LOOP_OWN_HEADERS_MAX = 16
 """Records of a batch whose headers become objects on the loop; with more it is read in a thread."""
 LOOP_HELD_RECORDS_MAX = 4_096
