@@ -353,6 +353,8 @@ HOLD_SCHEDULES_MAX = 10_000
 """Schedules of a partition: they stay in memory."""
 HOLDS_UNDECIDED_MAX = 100_000
 """Held records of open transactions in a partition: they stay in memory, some 50 MB."""
+HOLD_PINS_MAX = 1_024
+"""Copies of ended holds of a partition that are told apart until their ends are durable."""
 HOLD_ENDINGS_MAX = 4_096
 """Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
 
