@@ -320,6 +320,10 @@ HELD_BATCH_RECORDS_MAX = 10_000
 """Records of a batch of which some are held: every replica opens them one by one, on the loop."""
 HELD_BATCH_BYTES_MAX = 8 * MIB
 """The same, in uncompressed bytes."""
+HELD_BATCH_HEADERS_MAX = 100_000
+"""Headers of such a batch. An empty one has two bytes, which compress to almost nothing, and some
+of them become objects on the loop: a request of a kilobyte would stop it for seconds.
+"""
 LOOP_OWN_HEADERS_MAX = 16
 """Records of a batch whose headers become objects on the loop; with more it is read in a thread."""
 LOOP_HELD_RECORDS_MAX = 4_096
@@ -353,6 +357,8 @@ HOLD_SCHEDULES_MAX = 10_000
 """Schedules of a partition: they stay in memory."""
 HOLDS_UNDECIDED_MAX = 100_000
 """Held records of open transactions in a partition: they stay in memory, some 50 MB."""
+HOLD_PINS_MAX = 1_024
+"""Copies of ended holds of a partition that are told apart until their ends are durable."""
 HOLD_ENDINGS_MAX = 4_096
 """Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
 

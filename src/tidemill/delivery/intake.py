@@ -57,6 +57,7 @@ from tidemill.hot.record_walk import (
 )
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.produced_batch import InvalidRecords, Records
+from tidemill.wire.records import check_header_count, count_headers
 
 __all__ = ["Command", "HeldRecord", "Requests", "read_requests", "refused_records"]
 
@@ -165,10 +166,14 @@ def read_requests(section: Records, header: BatchHeader, now_ms: int) -> Request
     errors: list[tuple[int, str]] = []
     data, position = bytes(section), 0
     table = array("q", bytes(8 * ROW_FIELDS * min(header.record_count, _CHUNK_RECORDS)))
+    header_count = 0
     for first in range(0, header.record_count, _CHUNK_RECORDS):
         count = min(_CHUNK_RECORDS, header.record_count - first)
         position, others = scan_requests(data, position, len(data), first, count, table)
         requests.add_scanned(table, count)
+        header_count += count_headers(table, count)
+        if others or requests.held_count:
+            check_header_count(header_count)
         if others:
             _read_others(requests, data, table, first, count, now_ms, errors)
     if errors:

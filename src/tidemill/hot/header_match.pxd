@@ -1,6 +1,6 @@
 cimport cython
 
-from tidemill.hot.record_walk cimport index
+from tidemill.hot.record_walk cimport header_at, index
 
 ctypedef long long i64
 ctypedef unsigned long long u64
@@ -102,9 +102,6 @@ cdef void _find_headers(
 ) except *
 
 cdef i64 _bucket(const unsigned char[::1] text, i64 start, i64 size) except -1
-
-@cython.locals(raw=u64, byte=u64, shift=int, value=i64)
-cdef (i64, i64) _size_at(const unsigned char[::1] buf, i64 position, i64 end) except *
 
 @cython.locals(place=i64)
 cdef bint _equal(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from array import array
 
-from tidemill.hot.record_walk import index
+from tidemill.hot.record_walk import header_at, index
 
 __all__ = ["CHUNK_RECORDS", "OPERATIONS", "Program", "match"]
 
@@ -243,8 +243,7 @@ def _find_headers(program: Program, buf: Buffer, position: int, end: int, count:
     for slot in range(program.slots):
         sizes[slot] = _ABSENT
     for _ in range(count):
-        name_bytes, name_at = _size_at(buf, position, end)
-        value_bytes, value_at = _size_at(buf, name_at + name_bytes, end)
+        name_at, name_bytes, value_at, value_bytes = header_at(buf, position, end)
         position = value_at + (value_bytes if value_bytes > 0 else 0)
         slot = heads[_bucket(buf, name_at, name_bytes)]
         while slot != _NO_SLOT:
@@ -262,21 +261,6 @@ def _bucket(text: Buffer, start: int, size: int) -> int:
     if size == 0:
         return 0
     return (size + 31 * text[start] + 101 * text[start + size - 1]) % _BUCKETS
-
-
-def _size_at(buf: Buffer, position: int, end: int) -> tuple[int, int]:
-    """A varint of 32 bits that was read before, and where it ends."""
-    raw = 0
-    shift = 0
-    while position < end and shift < 35:
-        byte = buf[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value = (raw >> 1) ^ -(raw & 1)
-            return value, position
-        shift += 7
-    raise ValueError("a header changed while it was read")
 
 
 def _equal(left: Buffer, left_at: int, right: Buffer, right_at: int, size: int) -> bool:

@@ -1,9 +1,8 @@
 cimport cython
 
-from tidemill.hot.record_walk cimport index
+from tidemill.hot.record_walk cimport header_at, index
 
 ctypedef long long i64
-ctypedef unsigned long long u64
 
 cdef i64 _DIGITS_MAX, _ID_BYTES_MAX, _DUE_NEVER
 cdef bytes _PREFIX, _DELAY_NAME, _DATE_NAME, _ID_NAME, _TICKET_NAME, _NEXT_NAME, _DUE_NAME
@@ -55,11 +54,6 @@ cdef i64 _digits(const unsigned char[::1] buf, Py_ssize_t at, i64 size) except? 
 cdef bint _is_text(
     const unsigned char[::1] buf, Py_ssize_t at, bytes text, Py_ssize_t size
 ) except -1
-
-@cython.locals(raw=u64, byte=u64, shift=int, value=i64)
-cpdef (i64, Py_ssize_t) size_at(
-    const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end
-) except *
 
 @cython.locals(highest=i64, at=Py_ssize_t)
 cpdef i64 highest_number(i64[::1] table, Py_ssize_t count, i64 kind) except? -1

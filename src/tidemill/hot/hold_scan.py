@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 
-from tidemill.hot.record_walk import index
+from tidemill.hot.record_walk import header_at, index
 
 __all__ = [
     "DATE",
@@ -31,7 +31,6 @@ __all__ = [
     "is_rising",
     "scan_requests",
     "scan_tickets",
-    "size_at",
     "take_stretch",
 ]
 
@@ -197,9 +196,8 @@ def _judge_request(buf: Buffer, table: array[int] | memoryview, row: int) -> int
     end = table[row + 8]
     kind = 0
     for _ in range(table[row + 7]):
-        name_bytes, name_at = size_at(buf, position, end)
-        value_bytes, value_at = size_at(buf, name_at + name_bytes, end)
-        position = value_at + value_bytes if value_bytes > 0 else value_at
+        name_at, name_bytes, value_at, value_bytes = header_at(buf, position, end)
+        position = value_at + max(0, value_bytes)
         if name_bytes <= 9 or not _is_text(buf, name_at, _PREFIX, 9):
             continue
         name_at += 9
@@ -230,9 +228,8 @@ def _judge_ticket(buf: Buffer, table: array[int] | memoryview, row: int) -> int:
     end = table[row + 8]
     kind = 0
     for _ in range(table[row + 7]):
-        name_bytes, name_at = size_at(buf, position, end)
-        value_bytes, value_at = size_at(buf, name_at + name_bytes, end)
-        position = value_at + value_bytes if value_bytes > 0 else value_at
+        name_at, name_bytes, value_at, value_bytes = header_at(buf, position, end)
+        position = value_at + max(0, value_bytes)
         if not 13 <= name_bytes <= 15 or not _is_text(buf, name_at, _PREFIX, 9):
             continue
         if name_bytes == 13 and _is_text(buf, name_at + 9, _NEXT_NAME, 4):
@@ -283,18 +280,3 @@ def _is_text(buf: Buffer, at: int, text: bytes, size: int) -> bool:
         if buf[at + place] != text[place]:
             return False
     return True
-
-
-def size_at(buf: Buffer, position: int, end: int) -> tuple[int, int]:
-    """The size of a part of a header, which was checked before, and where the part begins."""
-    raw = 0
-    shift = 0
-    while position < end and shift < 35:
-        byte = buf[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value = (raw >> 1) ^ -(raw & 1)
-            return value, position
-        shift += 7
-    raise ValueError("a header changed while it was read")

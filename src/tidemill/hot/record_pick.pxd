@@ -1,7 +1,7 @@
 cimport cython
 
 from tidemill.hot cimport byte_copy
-from tidemill.hot.record_walk cimport index, read_headers
+from tidemill.hot.record_walk cimport header_at, index
 
 ctypedef long long i64
 
@@ -21,5 +21,6 @@ cpdef tuple judge(
     bytearray verdicts
 )
 
-@cython.locals(name=bytes)
+@cython.locals(buf="const unsigned char[::1]", position=Py_ssize_t, name_at=Py_ssize_t,
+               name_bytes=i64, name_end=Py_ssize_t, size=i64, _=Py_ssize_t)
 cdef bint _is_hidden(bytes data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count) except -1

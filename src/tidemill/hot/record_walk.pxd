@@ -41,8 +41,14 @@ cpdef list timestamps_outside(
                stop=Py_ssize_t, out=list, headers=list)
 cpdef tuple rows(bytes data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t first, Py_ssize_t count)
 
-@cython.locals(headers=list, position=Py_ssize_t, size=i64, key=bytes, _=Py_ssize_t)
+@cython.locals(headers=list, buf="const unsigned char[::1]", position=Py_ssize_t, size=i64,
+               name_at=Py_ssize_t, name_bytes=i64, key=bytes, _=Py_ssize_t)
 cpdef list read_headers(bytes data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count)
+
+@cython.locals(name_at=Py_ssize_t, name_bytes=i64, value_at=Py_ssize_t, value_bytes=i64)
+cpdef (Py_ssize_t, i64, Py_ssize_t, i64) header_at(
+    const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end
+) except *
 
 cdef int _check_range(
     Py_ssize_t length, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count

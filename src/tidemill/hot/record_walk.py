@@ -33,6 +33,7 @@ __all__ = [
     "VALUE_AT",
     "VALUE_BYTES",
     "find_time",
+    "header_at",
     "index",
     "keyless",
     "read_headers",
@@ -190,21 +191,32 @@ def read_headers(data: bytes, start: int, end: int, count: int) -> list[Header]:
     """The `count` headers that a row of the table points to."""
     _check_range(len(data), start, end, count)
     headers: list[Header] = []
+    buf = memoryview(data)
     position = start
     for _ in range(count):
-        size, position = _varint(data, position, end, 32)
-        if position < 0 or not 0 <= size <= end - position:
-            raise ValueError("header key beyond the record")
-        key = data[position : position + size]
-        size, position = _varint(data, position + size, end, 32)
-        if position < 0 or not -1 <= size <= end - position:
-            raise ValueError("header value beyond the record")
+        name_at, name_bytes, position, size = header_at(buf, position, end)
+        key = data[name_at : name_at + name_bytes]
         if size < 0:
             headers.append((key, None))
         else:
             headers.append((key, data[position : position + size]))
             position += size
     return headers
+
+
+def header_at(buf: Buffer, position: int, end: int) -> tuple[int, int, int, int]:
+    """Where the name and the value of a header are, each with its size: -1 for a null value.
+
+    The headers of a record follow each other, so the next one is behind the value. ValueError if
+    one of the two is not within `end`, which is in the buffer.
+    """
+    name_bytes, name_at = _varint(buf, position, end, 32)
+    if name_at < 0 or not 0 <= name_bytes <= end - name_at:
+        raise ValueError("header key beyond the record")
+    value_bytes, value_at = _varint(buf, name_at + name_bytes, end, 32)
+    if value_at < 0 or not -1 <= value_bytes <= end - value_at:
+        raise ValueError("header value beyond the record")
+    return name_at, name_bytes, value_at, value_bytes
 
 
 def _check_range(length: int, start: int, end: int, count: int) -> None:

@@ -1,8 +1,7 @@
 cimport cython
 
 from tidemill.hot cimport byte_copy
-from tidemill.hot.hold_scan cimport size_at
-from tidemill.hot.record_walk cimport index
+from tidemill.hot.record_walk cimport header_at, index
 from tidemill.hot.varint cimport size as varint_bytes, write as write_varint
 
 ctypedef long long i64
@@ -22,8 +21,8 @@ cpdef Py_ssize_t put_record(
     i64 offset_delta, bytes added, Py_ssize_t added_count, frozenset dropped
 ) except -1
 
-@cython.locals(kept=Py_ssize_t, start=Py_ssize_t, size=i64, name_at=Py_ssize_t,
-               name_end=Py_ssize_t, name=bytes, _=Py_ssize_t)
+@cython.locals(kept=Py_ssize_t, start=Py_ssize_t, size=i64, name_at=Py_ssize_t, name_bytes=i64,
+               name_end=Py_ssize_t, _=Py_ssize_t)
 cdef Py_ssize_t _keep_headers(
     bytes data, const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end,
     Py_ssize_t count, frozenset dropped, i64[::1] spans

@@ -9,8 +9,7 @@ from __future__ import annotations
 from array import array
 
 from tidemill.hot import byte_copy
-from tidemill.hot.hold_scan import size_at
-from tidemill.hot.record_walk import index
+from tidemill.hot.record_walk import header_at, index
 from tidemill.hot.varint import size as varint_bytes
 from tidemill.hot.varint import write as write_varint
 
@@ -113,12 +112,10 @@ def _keep_headers(
     kept = 0
     for _ in range(count):
         start = position
-        size, name_at = size_at(buf, position, end)
-        name_end = name_at + size
-        size, position = size_at(buf, name_end, end)
-        if size > 0:
-            position += size
-        if name_end > name_at and buf[name_at] == 0x74 and data[name_at:name_end] in dropped:
+        name_at, name_bytes, position, size = header_at(buf, position, end)
+        position += max(0, size)
+        name_end = name_at + name_bytes
+        if name_bytes > 0 and buf[name_at] == 0x74 and data[name_at:name_end] in dropped:
             continue
         spans[2 * kept] = start
         spans[2 * kept + 1] = position - start

@@ -7,10 +7,12 @@ once.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import HELD_BATCH_HEADERS_MAX
 from tidemill.hot import record_encode, record_walk
 from tidemill.hot.record_pick import HIDING_NAMES
 from tidemill.wire import batch as batches
@@ -23,6 +25,8 @@ __all__ = [
     "Record",
     "build_batch",
     "build_pair_batch",
+    "check_header_count",
+    "count_headers",
     "delay_records",
     "iter_records",
     "try_find_timestamp",
@@ -137,11 +141,16 @@ def delay_records(
     """
     section = bytes(batches.records_section(view, header))
     delay: record_encode.Header = (_DELAY_NAME, b"%d" % delay_ms)
+    table = array("q", bytes(8 * record_walk.ROW_FIELDS * _CHUNK_RECORDS))
+    header_count = 0
     made = bytearray()
     position = 0
     for first in range(0, header.record_count, _CHUNK_RECORDS):
         count = min(_CHUNK_RECORDS, header.record_count - first)
         try:
+            record_walk.index(section, position, len(section), first, count, table)
+            header_count += count_headers(table, count)
+            check_header_count(header_count)
             position, rows = record_walk.rows(section, position, len(section), first, count)
         except ValueError as err:
             raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
@@ -151,6 +160,19 @@ def delay_records(
         made += record_encode.encode(rows)
     packed = compression.compress(header.codec, made)
     return memoryview(batches.with_records(view, packed, header.codec)), made
+
+
+def count_headers(table: array[int], count: int) -> int:
+    """Those of the first `count` records of a table that was indexed."""
+    fields = record_walk.ROW_FIELDS
+    return sum(table[record_walk.HEADER_COUNT : count * fields : fields])
+
+
+def check_header_count(count: int) -> None:
+    """KafkaError MESSAGE_TOO_LARGE if these are too many for a batch with held records."""
+    if count > HELD_BATCH_HEADERS_MAX:
+        detail = f"a batch with held records has at most {HELD_BATCH_HEADERS_MAX} headers"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
 
 
 def try_find_timestamp(

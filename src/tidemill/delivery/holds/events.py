@@ -9,7 +9,7 @@
                            `ticket next`                           Moved: a tick of a schedule
     control                a marker                                TransactionEnded
 
-Many records of a batch that say the same become one event: `OpenedMany`, `ClosedMany`.
+Many records of a batch (`MANY_MIN`) that say the same become one event: `OpenedMany`, `ClosedMany`.
 
 A client's own `ticket`, `due`, `axis` and `next` are data. No clock is read here and no topic key:
 a replica that reads the same bytes years later finds the same events.
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.delivery.holds.hold import DUE_NEVER, Axis, Hold
-from tidemill.delivery.holds.hold_columns import HoldColumns
+from tidemill.delivery.holds.hold_columns import MANY_MIN, HoldColumns
 from tidemill.delivery.holds.hold_headers import (
     CANCEL,
     COMMAND,
@@ -90,8 +90,6 @@ Buffer = bytes | bytearray | memoryview
 
 _CHUNK_RECORDS = 4_096
 """Records that are indexed at a time: the table takes 72 bytes for each."""
-_MANY_MIN = 32
-"""Records that say the same, from which on they are one event."""
 
 
 class HoldEnding(Enum):
@@ -158,7 +156,7 @@ def concerns_holds(header: BatchHeader) -> bool:
     return is_marked(header) or (header.is_control and header.is_transactional)
 
 
-def events_of(batch: Buffer, header: BatchHeader, *, many_min: int = _MANY_MIN) -> list[HoldEvent]:
+def events_of(batch: Buffer, header: BatchHeader, *, many_min: int = MANY_MIN) -> list[HoldEvent]:
     """The events of the stored batch that `batch` starts with, in order."""
     view = memoryview(batch)
     if header.is_control:

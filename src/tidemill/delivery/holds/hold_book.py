@@ -37,6 +37,7 @@ from tidemill.delivery.holds.events import (
 )
 from tidemill.delivery.holds.hold import DUE_TO_BE_PLANNED, Axis, Hold
 from tidemill.delivery.holds.hold_capture import HoldCapture
+from tidemill.delivery.holds.hold_columns import MANY_MIN, columns_of
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
 from tidemill.delivery.holds.tickets.copy_pins import CopyPins
@@ -155,11 +156,22 @@ class HoldBook:
             self._pins.pin(lowest, end_offset=end_offset)  # all go at once, so one stands for all
 
     def _decide(self, producer_id: int, *, is_commit: bool, end_offset: int) -> None:
-        for hold in self._undecided.take_all(producer_id):
-            if is_commit:
-                self._open.put(hold)
-            else:
+        decided = self._undecided.take_all(producer_id)
+        if not is_commit:
+            for hold in decided:
                 self._end_copy(hold, end_offset)
+            return
+        for axis in Axis:
+            self._open_many(axis, [hold for hold in decided if hold.axis is axis])
+
+    def _open_many(self, axis: Axis, holds: Sequence[Hold]) -> None:
+        """Open what a transaction has sent, in the order of the log: it may be very much."""
+        plain = [hold for hold in holds if hold.schedule is None]
+        if len(plain) >= MANY_MIN:
+            self._open.put_many(columns_of(axis, plain))
+            holds = [hold for hold in holds if hold.schedule is not None]
+        for hold in holds:
+            self._open.put(hold)
 
     def _end(self, ticket: int, end_offset: int) -> Hold | None:
         """Take a ticket out, open or undecided."""
@@ -296,13 +308,14 @@ class HoldBook:
 
     def capture(self) -> HoldCapture:
         """All that it knows, for a snapshot."""
-        holds, runs = self._open.captured()
+        holds, strands, runs = self._open.captured()
         return HoldCapture(
             self.next_offset,
             self.newest_stamp_ms,
             self._pins.durable_offset,
             self.pending_bytes,
             holds,
+            strands,
             runs,
             list(self._undecided),
             self._pins.captured(),

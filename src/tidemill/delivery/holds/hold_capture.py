@@ -9,18 +9,20 @@
     hold      ticket i64, due i64, axis u8, offset i64, size u32, bytes of id u16 and of
               schedule u16, id, schedule
 
-A capture is taken on the event loop, and copies only references and a byte per row of a run; it
-is encoded in a thread. The runs themselves are files already. Big-endian.
+A capture is taken on the event loop, and copies only references and a byte per row of a strand or a
+run; it is encoded in a thread. The runs themselves are files already. Big-endian.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from itertools import chain
 from struct import Struct, error
 from typing import NamedTuple, final
 
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_strand import FrozenStrand
 from tidemill.delivery.holds.tickets.ticket_routes import TicketRange
 
 __all__ = ["HoldCapture", "RunCapture"]
@@ -52,7 +54,8 @@ class HoldCapture(NamedTuple):
     durable_offset: int
     pending_bytes: int
     holds: list[Hold]
-    """Those in memory."""
+    """Those in memory, and what is open in these strands."""
+    strands: list[FrozenStrand]
     runs: list[RunCapture]
     undecided: list[tuple[int, Hold]]
     """With the producer whose marker decides."""
@@ -60,7 +63,7 @@ class HoldCapture(NamedTuple):
 
     def encode(self) -> bytes:
         parts = [_HEAD.pack(*self[:4])]
-        parts += _counted([_encode_hold(hold) for hold in self.holds])
+        parts += _counted([_encode_hold(hold) for hold in chain(self.holds, *self.strands)])
         parts += _counted([_encode_run(run) for run in self.runs])
         undecided = [_PRODUCER.pack(one) + _encode_hold(hold) for one, hold in self.undecided]
         parts += _counted(undecided)
@@ -79,6 +82,7 @@ class HoldCapture(NamedTuple):
                 durable_offset,
                 pending_bytes,
                 holds=[reader.hold() for _ in range(reader.count())],
+                strands=[],
                 runs=[reader.run() for _ in range(reader.count())],
                 undecided=[reader.undecided() for _ in range(reader.count())],
                 pins=[reader.pin() for _ in range(reader.count())],

@@ -1,4 +1,4 @@
-"""Many holds at once, as columns of numbers: what one batch opened, without an object for each."""
+"""Many holds at once, as columns of numbers: what one batch or one transaction opened."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.hot.hold_scan import is_rising
 
-__all__ = ["HoldColumns"]
+__all__ = ["MANY_MIN", "HoldColumns", "columns_of"]
+
+MANY_MIN = 32
+"""Holds that come at once, from which on they are kept as columns."""
 
 
 @final
 class HoldColumns:
-    """Holds that one batch opened: on one axis, each at its own ticket, none of them a schedule.
+    """Holds that came at once: on one axis, each at its own ticket, none of them a schedule.
 
     Columns never change once they are here.
     """
@@ -51,3 +55,19 @@ class HoldColumns:
         rows = zip(self.tickets, self.dues, self.sizes, ids, strict=True)
         for ticket, due_ms, size_bytes, message_id in rows:
             yield Hold(ticket, due_ms, self.axis, ticket, size_bytes, message_id)
+
+
+def columns_of(axis: Axis, holds: Sequence[Hold]) -> HoldColumns:
+    """These holds, all on this axis, by ticket, and each at its own."""
+    dues = array("q", [hold.due_ms for hold in holds])
+    ids = [hold.message_id for hold in holds]
+    sizes = array("q", [hold.size_bytes for hold in holds])
+    return HoldColumns(
+        axis,
+        tickets=array("q", [hold.ticket for hold in holds]),
+        dues=dues,
+        sizes=sizes,
+        ids=ids if any(ids) else None,
+        size_bytes=sum(sizes),
+        is_rising=is_rising(dues),
+    )

@@ -153,7 +153,7 @@ class HoldShelves:
     # --- many holds ------------------------------------------------------------------------------
 
     def put_many(self, holds: HoldColumns) -> None:
-        """Add holds whose tickets are on no shelf, and above all that are."""
+        """Add holds whose tickets are on no shelf."""
         serial = self._take_serial()
         self._shelves[serial] = HoldStrand(holds)
         self._strands.append(serial)
@@ -309,17 +309,20 @@ class HoldShelves:
         self._maybe_drop(serial)
         return serial in self._shelves
 
-    def captured(self) -> tuple[list[Hold], list[RunCapture]]:
+    def captured(self) -> tuple[list[Hold], list[FrozenStrand], list[RunCapture]]:
         """The holds in memory, and what became of those in runs."""
         holds: list[Hold] = []
+        strands: list[FrozenStrand] = []
         runs: list[RunCapture] = []
         for serial, shelf in self._shelves.items():
             if isinstance(shelf, HoldRun):
                 tickets = self._routes.range_of(serial)
                 runs.append(RunCapture(serial, shelf.checksum, tickets, shelf.taken_rows()))
+            elif isinstance(shelf, HoldStrand):
+                strands.append(shelf.captured())
             else:
                 holds += shelf.held(0)
-        return holds, runs
+        return holds, strands, runs
 
     def restore(self, holds: Iterable[Hold], runs: Iterable[tuple[RunCapture, memoryview]]) -> None:
         """Fill empty shelves with what was captured; ValueError if a buffer is not its run."""

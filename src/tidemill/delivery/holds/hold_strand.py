@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from typing import final
 
-from tidemill.delivery.holds.hold import Axis
+from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_columns import HoldColumns
 from tidemill.delivery.holds.hold_rows import HoldRows
 
@@ -29,8 +29,13 @@ class HoldStrand(HoldRows):
 
     def freeze(self) -> FrozenStrand:
         """What is open, to be written by a thread; what is taken from now on is noted."""
-        self._frozen_taken = bytes(self._taken)
-        return FrozenStrand(self.axis, self._strand, self._frozen_taken)
+        frozen = self.captured()
+        self._frozen_taken = frozen.taken
+        return frozen
+
+    def captured(self) -> FrozenStrand:
+        """What is open now, for a thread."""
+        return FrozenStrand(self.axis, self._strand, bytes(self._taken))
 
     @property
     def taken(self) -> list[int]:
@@ -50,24 +55,33 @@ class FrozenStrand:
     def __init__(self, axis: Axis, columns: _StrandColumns, taken: bytes) -> None:
         self.axis = axis
         self._columns = columns
-        self._taken = taken
+        self.taken = taken
+        """Rows that were not open then."""
         self.dues = columns.due
         self.tickets = columns.ticket
         self.sizes = columns.size
         self.has_ids = columns.ids is not None
 
+    def __len__(self) -> int:
+        return self.taken.count(0)
+
+    def __iter__(self) -> Iterator[Hold]:
+        numbers = [self.open(column) for column in (self.tickets, self.dues, self.sizes)]
+        for ticket, due_ms, size_bytes, message_id in zip(*numbers, self.open_ids(), strict=True):
+            yield Hold(ticket, due_ms, self.axis, ticket, size_bytes, message_id)
+
     def open(self, column: array[int]) -> array[int]:
         """The numbers of the open rows."""
-        if not any(self._taken):
+        if not any(self.taken):
             return column
-        return array("q", compress(column, self._taken.translate(_IS_OPEN)))
+        return array("q", compress(column, self.taken.translate(_IS_OPEN)))
 
     def open_ids(self) -> Iterable[bytes | None]:
         """The message ids of the open rows."""
         ids = self._columns.ids
         if ids is None:
-            return [None] * self._taken.count(0)
-        return compress(ids, self._taken.translate(_IS_OPEN))
+            return [None] * len(self)
+        return compress(ids, self.taken.translate(_IS_OPEN))
 
 
 @final
@@ -84,12 +98,8 @@ class _StrandColumns:
             self._sort(holds)
         self.offset = self.ticket
         self.by_offset = self.by_ticket
-        self._rows: dict[bytes, list[int]] = {}
-        if self.ids is not None:
-            for row in reversed(self.by_ticket):
-                message_id = self.ids[row]
-                if message_id is not None:
-                    self._rows.setdefault(message_id, []).append(row)
+        self._rows: dict[bytes, list[int]] | None = None
+        """By id, once somebody has asked for one: few do."""
 
     def _sort(self, holds: HoldColumns) -> None:
         # Equal due times stay in the order of their tickets.
@@ -105,4 +115,12 @@ class _StrandColumns:
         return None if self.ids is None else self.ids[row]
 
     def rows_of_id(self, message_id: bytes) -> Sequence[int]:
+        if self.ids is None:
+            return ()
+        if self._rows is None:
+            self._rows = {}
+            for row in reversed(self.by_ticket):
+                one = self.ids[row]
+                if one is not None:
+                    self._rows.setdefault(one, []).append(row)
         return self._rows.get(message_id, ())

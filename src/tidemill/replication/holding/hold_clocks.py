@@ -30,28 +30,36 @@ class BelievedWall:
     def __init__(self, *, wall_ms: int, boot_s: float) -> None:
         self._wall_ms = wall_ms
         self._boot_s = boot_s
+        """What is expected of the wall clock follows from these two, and the boot clock."""
         self._doubted_since_s: float | None = None
+        self._doubted_ahead_ms = 0
+        """How far ahead the wall clock has stood at least, since it is doubted."""
         self.steps = 0
         """How often the wall clock was suddenly ahead."""
-
-    @property
-    def is_doubted(self) -> bool:
-        """Whether the wall clock is ahead of what is believed."""
-        return self._doubted_since_s is not None
 
     def now_ms(self, *, wall_ms: int, boot_s: float) -> int:
         """The time to compare due times with, at these readings of the two clocks."""
         passed_ms = int((boot_s - self._boot_s) * 1000)
         expected_ms = self._wall_ms + passed_ms
-        if wall_ms - expected_ms > JUMP_MS_MAX + DRIFT * passed_ms:
-            if self._doubted_since_s is None:
-                self._doubted_since_s = boot_s
-                self.steps += 1
-            if boot_s - self._doubted_since_s < DOUBT_S:
-                return expected_ms
+        ahead_ms = wall_ms - expected_ms
+        is_sudden = ahead_ms > JUMP_MS_MAX + DRIFT * passed_ms
+        if is_sudden and self._is_doubted(ahead_ms, boot_s):
+            return expected_ms
         self._doubted_since_s = None
-        self._wall_ms, self._boot_s = wall_ms, boot_s
+        if is_sudden or ahead_ms < 0 or passed_ms >= DOUBT_S * 1000:
+            # Else nothing new is expected: what it gains in small steps adds up.
+            self._wall_ms, self._boot_s = wall_ms, boot_s
         return wall_ms
+
+    def _is_doubted(self, ahead_ms: int, boot_s: float) -> bool:
+        """Whether a clock that is so far ahead has not stood so for long enough."""
+        since_s = self._doubted_since_s
+        if since_s is None or ahead_ms > self._doubted_ahead_ms + JUMP_MS_MAX:
+            since_s = self._doubted_since_s = boot_s
+            self._doubted_ahead_ms = ahead_ms
+            self.steps += 1
+        self._doubted_ahead_ms = min(self._doubted_ahead_ms, ahead_ms)
+        return boot_s - since_s < DOUBT_S
 
 
 @final

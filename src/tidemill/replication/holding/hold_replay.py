@@ -51,8 +51,10 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
 
 async def _opened(holds: PartitionHolds, disk: Disk) -> tuple[HoldBook, int]:
     """The book to begin with, and from where the log is to be folded into it."""
+    cuts = holds.cuts
     book = await holds.spills.open_book(disk)
-    if book.next_offset < holds.partition.log.log_start_offset:
+    if holds.cuts == cuts and book.next_offset < holds.partition.log.log_start_offset:
         # Of a snapshot, if the log start has passed it meanwhile: nobody knows what ended between.
+        # After a cut the files are those of the book that it began.
         book = holds.spills.new_book()
     return book, max(holds.replay_offset, book.next_offset)

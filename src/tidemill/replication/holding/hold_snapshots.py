@@ -15,7 +15,7 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple, final
 
-from tidemill.core.limits import HOLD_RUNS_PER_SNAPSHOT, HOLD_SNAPSHOT_LOG_BYTES
+from tidemill.core.limits import HOLD_SNAPSHOT_LOG_BYTES
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.storage.files.disk import Disk
@@ -42,8 +42,9 @@ class _Waiting(NamedTuple):
 class HoldSnapshots:
     """The snapshots of one partition."""
 
-    def __init__(self, log: PartitionLog, *, runs_max: int = HOLD_RUNS_PER_SNAPSHOT) -> None:
+    def __init__(self, log: PartitionLog, *, table_max: int, runs_max: int) -> None:
         self._log = log
+        self._table_max = table_max
         self._runs_max = runs_max
         self._waiting: _Waiting | None = None
         self._runs = 0
@@ -96,7 +97,8 @@ class HoldSnapshots:
         snapshots = files.iter_newest(self._log.log_end_offset)
         while (stored := await disk.run(partial(next, snapshots, None))) is not None:
             if bytes(stored.state[: _MARK.size]) == await self._read_mark(disk, stored.offset):
-                book = await disk.run(partial(_try_open, stored, files.next_run))
+                made = HoldBook(serial=files.next_run, table_max=self._table_max)
+                book = await disk.run(partial(_try_open, stored, made))
                 if book is not None:
                     return book
             await disk.run(partial(files.drop_snapshot, stored.offset))
@@ -107,7 +109,7 @@ class HoldSnapshots:
         if found is None:
             return None
         chunks = found.chunks if found.load is None else await disk.run(found.load)
-        return _mark_of(chunks[0])
+        return _mark_of(chunks[0]) if chunks else None  # the log may be cut while it is read
 
     def _batch_before(self, offset: int) -> LogSlice | None:
         log = self._log
@@ -127,9 +129,8 @@ def _store(files: HoldFiles, waiting: _Waiting) -> None:
     files.write_snapshot(captured.next_offset, waiting.mark + captured.encode(), serials)
 
 
-def _try_open(stored: StoredHolds, serial: int) -> HoldBook | None:
-    """The captured book; None if the files do not fit together."""
-    book = HoldBook(serial=serial)
+def _try_open(stored: StoredHolds, book: HoldBook) -> HoldBook | None:
+    """The captured book, made of an empty one; None if the files do not fit together."""
     try:
         book.restore(HoldCapture.decode(stored.state[_MARK.size :]), stored.runs)
     except ValueError:

@@ -40,7 +40,7 @@ class HoldSpills:
         """Without a directory (a log in memory) books stay in memory."""
         self._directory = log.directory
         self._table_max = table_max
-        self._snapshots = HoldSnapshots(log, runs_max=runs_max)
+        self._snapshots = HoldSnapshots(log, table_max=table_max, runs_max=runs_max)
         self._files: HoldFiles | None = None
         self._turn = asyncio.Lock()
         """The files change in one place at a time: a table is written while a replay runs."""

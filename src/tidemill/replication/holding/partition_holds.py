@@ -289,8 +289,5 @@ class PartitionHolds:
 
     def settle(self, book: HoldBook) -> None:
         """Ends that no cut can take back need no copy any more; `book`: this one, or the next."""
-        partition = self.partition
-        durable = partition.durable_offset
-        if not partition.is_leader:
-            durable = min(partition.high_watermark, partition.log.flushed_offset)
-        book.settle(durable)
+        # Not what is durable here: a follower that has flushed an end may be the only one.
+        book.settle(self.partition.durable_offset)

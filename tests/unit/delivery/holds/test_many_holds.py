@@ -89,6 +89,32 @@ def test_one_that_is_odd_among_many_is_read_by_itself_in_its_place():
     assert odd.hold.due_ms < DUE_NEVER
 
 
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 40)), min_size=1, max_size=90),
+    st.integers(1, 60),
+)
+def test_a_transaction_with_many_holds_opens_them_like_single_ones(asked, table_max):
+    requests = [
+        at(due, b"id-%d" % due if due % 3 else None) if is_date else after(due)
+        for is_date, due in asked
+    ]
+    sent, single = HoldLog(), HoldLog()
+    sent.client(*requests, producer_id=7)
+    single.client(*requests)
+    for log in (sent, single):  # others are opened before the marker comes, with higher tickets
+        log.client(*[after(30)] * 40)
+        log.marker(7, is_commit=True)
+        log.ours(*[released(ticket) for ticket in range(0, log.end, 2)][:60])
+        log.client(cancel(b"id-7"))
+    committed = HoldBook(table_max=table_max)
+    for header, events in sent.read:
+        committed.fold(events, offset=header.next_offset)
+        spill = committed.try_freeze()
+        if spill is not None:
+            committed.adopt(spill.serial, memoryview(spill.encode()))
+    assert answers(committed, sent) == answers(single.book(), single)
+
+
 def test_the_holds_of_a_transaction_wait_for_its_end_however_many_they_are():
     log = HoldLog()
     log.client(*[after(5) for _ in range(80)], producer_id=7)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +51,12 @@ def test_copying_makes_the_same_batch_as_opening(sent, codec, is_append_time, da
     opened = release_batch(
         [HeldCopy(hold, records[hold.offset]) for hold in holds], now_ms=NOW_MS, codec=codec
     )
-    copied = release_copies([(hold, batch) for hold in holds], now_ms=NOW_MS, codec=codec)
+    copied = release_copies(
+        [(hold, batch) for hold in holds],
+        now_ms=NOW_MS,
+        codec=codec,
+        opened_bytes_max=data.draw(st.sampled_from([0, 1 << 20])),
+    )
     verify(memoryview(copied), read_header(copied))
     assert list(iter_records(copied)) == list(iter_records(opened))
     assert copied == opened
@@ -58,6 +65,25 @@ def test_copying_makes_the_same_batch_as_opening(sent, codec, is_append_time, da
 def _size(sent: list[Record], offset: int) -> int:
     """Of a record in a batch of its own, in which its offset is shorter than anywhere."""
     return len(build_batch([sent[offset - 100]])) - HEADER_BYTES
+
+
+def test_a_release_from_many_batches_that_open_to_megabytes_needs_few_of_them_at_once():
+    stored = []
+    for number in range(30):
+        large = Record(bytes(4 << 20), timestamp=1)
+        held = Record(b"held", headers=[(names.DELAY_MS, b"5")], timestamp=1)
+        batch = build_batch([large, held], base_offset=2 * number, codec=compression.ZSTD)
+        veil(batch, read_header(batch), stamp_ms=5)
+        ticket = 2 * number + 1
+        stored.append((Hold(ticket, 77, Axis.WALL, ticket, 40), batch))
+    tracemalloc.start()
+    try:
+        released = release_copies(stored, now_ms=NOW_MS)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [record.value for record in iter_records(released)] == [b"held"] * 30
+    assert peak_bytes < 48 << 20
 
 
 def test_a_record_that_is_not_in_its_batch_is_an_error():

@@ -9,6 +9,7 @@ import pytest
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, message_id
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import HELD_BATCH_HEADERS_MAX
 from tidemill.metadata.image.topic_config import checked_overrides
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire import compression
@@ -141,3 +142,10 @@ def test_a_topic_that_holds_nothing_has_no_default(other):
         checked_overrides({"tidemill.delay.default.ms": "1000", **other})
     assert refused.value.code is ErrorCode.INVALID_CONFIG
     assert checked_overrides({"tidemill.delay.default.ms": "0", **other})
+
+
+def test_more_headers_than_a_held_batch_may_have_are_not_made_objects(leading):
+    many = [("", None)] * (HELD_BATCH_HEADERS_MAX + 1)
+    with pytest.raises(KafkaError) as found:
+        leading.send((b"x", many), codec=compression.ZSTD)
+    assert found.value.code is ErrorCode.MESSAGE_TOO_LARGE

@@ -16,7 +16,7 @@ from tidemill.replication.holding import hold_snapshots, partition_holds, releas
 from tidemill.replication.holding.hold_spills import HoldSpills
 from tidemill.storage.files.disk import OsDisk
 from tidemill.storage.files.file_cache import FileCache
-from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.interface import LogConfig, LogSlice
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.manual_clock import ManualClock
 
@@ -216,6 +216,50 @@ def test_a_snapshot_with_holds_whose_records_are_gone_is_given_up(disk, tmp_path
         values = [one.value for one in again.seen(30)]
         assert values == [b"%d" % number for number in range(5, 30)]
         assert again.holds.book.pending == 0
+
+    run(scenario())
+
+
+def test_a_snapshot_whose_batch_is_cut_while_it_is_read_is_given_up(disk, tmp_path, monkeypatch):
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        read = FilePartitionLog.read
+        left = [LogSlice((), 1, tuple), LogSlice((), 1, tuple)]  # one for each snapshot
+
+        def cut(self, offset, **options):
+            return left.pop() if left else read(self, offset, **options)
+
+        monkeypatch.setattr(FilePartitionLog, "read", cut)
+        again = await _again(leading, log, disk)
+        assert not left
+        assert again.holds.is_whole
+        assert again.holds.book.pending == 30
+
+    run(scenario())
+
+
+def test_S11_a_log_that_starts_over_while_its_snapshot_is_read_has_a_book_in_files_again(
+    disk, tmp_path
+):
+    """As a follower whose leader no longer has what follows its log."""
+
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        again = Replica(leading.clock, log, disk=disk).lead(epoch=1)
+
+        def start_over():
+            log.restart_at(1_000)
+            again.holds.was_cut()
+
+        again.disk.before = start_over
+        await again.work()
+        assert again.holds.is_whole
+        await _fill(again, 9)
+        assert again.holds.book.runs()
 
     run(scenario())
 

@@ -9,10 +9,15 @@ import pytest
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import BATCH_SCHEDULES_MAX, HELD_BATCH_RECORDS_MAX
+from tidemill.core.limits import (
+    BATCH_SCHEDULES_MAX,
+    HELD_BATCH_HEADERS_MAX,
+    HELD_BATCH_RECORDS_MAX,
+)
 from tidemill.replication.holding import request_checks
 from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.testing.manual_clock import ManualClock
+from tidemill.wire import compression
 from tidemill.wire.produced_batch import InvalidRecords
 from tidemill.wire.records import Header
 
@@ -282,3 +287,24 @@ def test_a_schedule_that_is_moved_before_it_was_planned_ticks_then_and_goes_on(l
         assert leading.values() == [b"tick"] * 2
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    "request_headers",
+    [[delay(1_000)], cancel(b"0"), [("tidemill.schedule", b"* * * * *"), message_id(b"m")]],
+)
+def test_a_kilobyte_with_a_million_headers_is_refused_where_something_is_held(
+    leading, request_headers
+):
+    """They would be read on the loop, by every replica and for every consumer."""
+    leading.send((b"held", [delay(1_000)]))
+    many = [("", None)] * (HELD_BATCH_HEADERS_MAX + 1)
+    error = refused(leading, (b"x", [*many, *request_headers]), codec=compression.ZSTD)
+    assert error.code is ErrorCode.MESSAGE_TOO_LARGE
+    beside = refused(leading, (b"x", many), (b"y", request_headers), codec=compression.ZSTD)
+    assert beside.code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_any_number_of_headers_is_fine_where_nothing_is_held(leading):
+    leading.send((b"x", [("", None)] * (HELD_BATCH_HEADERS_MAX + 1)), codec=compression.ZSTD)
+    assert leading.values() == [b"x"]

@@ -191,6 +191,33 @@ def test_I31_a_wall_clock_that_is_suddenly_ahead_is_believed_after_ten_minutes(l
     run(scenario())
 
 
+def test_I31_a_clock_that_is_doubted_and_jumps_again_is_doubted_from_then_on(leading, clock):
+    async def scenario():
+        leading.send((b"next year", [deliver_at(clock.wall_ms() + 366 * 24 * 3_600_000)]))
+        clock.jump_wall(120_000)  # the clock is right now
+        await leading.work()
+        await leading.pass_time(599)
+        clock.jump_wall(400 * 24 * 3_600_000)
+        await leading.pass_time(2)
+        assert leading.values() == []
+        clock.jump_wall(-400 * 24 * 3_600_000)
+        await leading.pass_time(600)
+        assert leading.values() == []
+
+    run(scenario())
+
+
+def test_I31_a_clock_that_gains_a_minute_in_small_steps_is_doubted_too(leading, clock):
+    async def scenario():
+        leading.send((b"in an hour", [deliver_at(clock.wall_ms() + 3_600_000)]))
+        for _ in range(80):
+            clock.jump_wall(50_000)
+            await leading.pass_time(0.5)
+        assert leading.values() == []
+
+    run(scenario())
+
+
 # --- who may release -----------------------------------------------------------------------------
 
 

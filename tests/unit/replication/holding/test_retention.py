@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at
-from tests.support.partitions import OWN, SECOND, fetched
+from tests.support.partitions import OWN, SECOND, THIRD, fetched
 from tidemill.replication.holding import releaser
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.memory_log import MemoryPartitionLog
@@ -98,6 +98,32 @@ def test_a_follower_keeps_a_released_hold_until_its_leader_lets_it_go(leading):
         assert retain(second) == 2
         second.lead(epoch=2)
         assert second.partition.droppable_offset() == 3
+
+    run(scenario())
+
+
+def test_a_new_leader_keeps_a_released_hold_until_its_followers_have_flushed_the_release(leading):
+    """It has flushed the release itself, as a follower: that says nothing about the others."""
+
+    async def scenario():
+        leading.lead(epoch=1, isr=(OWN, SECOND, THIRD))
+        second = Replica(leading.clock, MemoryPartitionLog(CONFIG))
+        second.follow(epoch=1)
+        leading.send((b"held", [delay(1_000)]))
+        second.copy_from(leading)
+        await second.work()
+        await leading.pass_time(120)
+        second.copy_from(leading)
+        for broker in (SECOND, THIRD):
+            fetched(broker, leading.partition, 2, flushed=1)
+        second.partition.as_follower.append(b"", high_watermark=2, now_ms=0)
+        assert second.partition.as_follower.committed_offset() == 2
+        assert retain(second) == 0
+        second.lead(epoch=2, isr=(OWN, THIRD))
+        fetched(THIRD, second.partition, 2, flushed=1)
+        assert second.partition.droppable_offset() == 0
+        fetched(THIRD, second.partition, 2)
+        assert second.partition.droppable_offset() == 2
 
     run(scenario())
 

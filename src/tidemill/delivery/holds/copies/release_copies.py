@@ -12,7 +12,14 @@ from typing import final
 
 from tidemill.delivery.holds.copies.own_batches import DROPPED_BY_RELEASE
 from tidemill.delivery.holds.hold import Hold
-from tidemill.hot.record_walk import ROW_FIELDS, TIMESTAMP_DELTA
+from tidemill.hot.record_walk import (
+    HEADERS_AT,
+    KEY_AT,
+    RECORD_END,
+    ROW_FIELDS,
+    TIMESTAMP_DELTA,
+    VALUE_AT,
+)
 from tidemill.hot.release_encode import OVERHEAD_BYTES, find_records, put_record
 from tidemill.wire import compression
 from tidemill.wire import header_names as names
@@ -30,6 +37,7 @@ __all__ = ["can_copy", "release_copies"]
 
 Buffer = bytes | bytearray | memoryview
 
+_OPENED_BYTES_MAX = 8 * 1024 * 1024
 _DROPPED = frozenset(name.encode() for name in DROPPED_BY_RELEASE)
 
 
@@ -49,10 +57,14 @@ def can_copy(hold: Hold) -> bool:
 
 
 def release_copies(
-    stored: Sequence[tuple[Hold, Buffer]], *, now_ms: int, codec: int = compression.NONE
+    stored: Sequence[tuple[Hold, Buffer]],
+    *,
+    now_ms: int,
+    codec: int = compression.NONE,
+    opened_bytes_max: int = _OPENED_BYTES_MAX,
 ) -> bytearray:
     """The batch that delivers these holds, each with the batch that it lies in. CorruptBatch."""
-    sources = _open_sources(stored)
+    sources = _open_sources(stored, opened_bytes_max)
     size_bytes = sum([hold.size_bytes for hold, _ in stored])
     out = bytearray(size_bytes + len(stored) * (OVERHEAD_BYTES + _ADDED_BYTES_MAX))
     end = 0
@@ -77,12 +89,26 @@ def _answers(sent_at: int, hold: Hold) -> bytes:
 _ADDED_BYTES_MAX = len(_SENT_AT + _TICKET + _DUE) + 3 * len(_SIZES)
 
 
-def _open_sources(stored: Sequence[tuple[Hold, Buffer]]) -> dict[int, _Source]:
-    """The batches by their identity, each opened once."""
+def _open_sources(
+    stored: Sequence[tuple[Hold, Buffer]], opened_bytes_max: int
+) -> dict[int, _Source]:
+    """The batches by their identity, each opened once.
+
+    A kilobyte of a batch may open to megabytes, of which a release needs one record, and there may
+    be hundreds of them: beyond some megabytes only what is needed stays.
+    """
     offsets: dict[int, tuple[Buffer, list[int]]] = {}
     for hold, batch in stored:
         offsets.setdefault(id(batch), (batch, []))[1].append(hold.offset)
-    return {key: _Source(batch, some) for key, (batch, some) in offsets.items()}
+    sources: dict[int, _Source] = {}
+    opened_bytes = 0
+    for key, (batch, some) in offsets.items():
+        source = sources[key] = _Source(batch, some)
+        opened_bytes += len(source.section)
+        if opened_bytes > opened_bytes_max:
+            opened_bytes -= len(source.section)
+            source.keep_found()
+    return sources
 
 
 @final
@@ -102,6 +128,18 @@ class _Source:
         self.places = {header.base_offset + delta: place for place, delta in enumerate(wanted)}
         self._base_timestamp = record_base(header, highest)
         self._is_append_time = header.timestamp_type == "append"
+
+    def keep_found(self) -> None:
+        """Forget the other records of the batch."""
+        parts: list[bytes] = []
+        kept_bytes = 0
+        for row in range(0, len(self.found), ROW_FIELDS):
+            start, end = self.found[row + KEY_AT], self.found[row + RECORD_END]
+            parts.append(self.section[start:end])
+            for column in (KEY_AT, VALUE_AT, HEADERS_AT, RECORD_END):
+                self.found[row + column] += kept_bytes - start
+            kept_bytes += end - start
+        self.section = b"".join(parts)
 
     def sent_at(self, place: int) -> int:
         if self._is_append_time:

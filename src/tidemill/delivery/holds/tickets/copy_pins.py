@@ -6,6 +6,10 @@ stays until everything up to its end is durable on every in-sync replica.
 A pin is (offset of the end, offset of the copy). Pins come in the order of their ends, and go in
 that order. A copy above that of a later pin is never the lowest while it is pinned, so it is not
 kept: what remains rises in both offsets, and its first copy is the lowest.
+
+Only a leader knows what is durable everywhere, so a follower has the pins of its whole log. Of very
+many the first ones become one, which stays as long as any of them would: whoever leads next learns
+soon what is durable, and they go together.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import final
 
+from tidemill.core.limits import HOLD_PINS_MAX
+
 __all__ = ["CopyPins"]
 
 
@@ -21,7 +27,8 @@ __all__ = ["CopyPins"]
 class CopyPins:
     """The lowest copy whose end is not durable yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pins_max: int = HOLD_PINS_MAX) -> None:
+        self._pins_max = pins_max
         self._pins: deque[tuple[int, int]] = deque()
         self.durable_offset = 0
         """Everything below is durable on every in-sync replica: no cut goes there."""
@@ -33,6 +40,9 @@ class CopyPins:
         while self._pins and self._pins[-1][1] >= copy_offset:
             self._pins.pop()
         self._pins.append((end_offset, copy_offset))
+        if len(self._pins) > self._pins_max:
+            _, lowest = self._pins.popleft()
+            self._pins[0] = self._pins[0][0], lowest
 
     def settle(self, durable_offset: int) -> None:
         """Let go of the copies whose end is durable."""
