@@ -54,6 +54,7 @@ from tidemill.storage.directory.directory_meta import (
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
 from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.directory.lost_logs import LostLogs
 from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
@@ -116,6 +117,7 @@ class LogDirectory:
         self._hosted: dict[TopicPartition, _HostedLog] = {}
         self._unloaded = UnloadedLogs()
         self._checkpoint = Checkpoint()
+        self.lost = LostLogs(self._checkpoint, ())
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
         self._removed = RemovedLogs(disk, path, rng)
@@ -129,7 +131,7 @@ class LogDirectory:
         self.journal: RoundJournal
         self.report = RecoveryReport()
         self.started_clean = False
-        """False: unflushed records may be lost, and leaders must take new epochs."""
+        """False: records may be lost, and leaders must take new epochs."""
         self.failure: StorageFault | None = None
         self.on_failure: Callable[[StorageFault], None] | None = None
         """Called once when the directory goes offline."""
@@ -481,6 +483,9 @@ class LogDirectory:
         if not self.started_clean:
             self._disk.sync_directory(self.path)
         self.settle_removals()
+        self.lost = LostLogs(self._checkpoint, self._hosted.keys() | self._unloaded.names())
+        if self.lost or self.report.suspects:
+            self.started_clean = False  # the mark says more than the files have (I14)
 
     def _end_journal(self) -> None:
         """Give the segments what only the journal has; nothing of it outlives this step."""
