@@ -122,6 +122,11 @@ class ViewRead:
         return chunks
 
     @property
+    def next_offset(self) -> int:
+        """Everything before it was looked at."""
+        return self._walk.next_offset
+
+    @property
     def is_quiet(self) -> bool:
         """Whether everything that there is was looked at, and nothing matched."""
         walk = self._walk
