@@ -60,7 +60,9 @@ def test_F76_a_restart_goes_on_from_the_database_also_without_its_checkpoint(
     send(running.bootstrap, topic, orders(30, 35))
     run_once(spark, "table", values)
     shutil.rmtree(tmp_path / "checkpoints")
-    send(running.bootstrap, topic, [*orders(35, 40), Message(b"no JSON", partition=1)])
+    strange = [b"no JSON", rb'{"customer": {"id": "\u0000"}}']
+    strange_ones = [Message(value, partition=1) for value in strange]
+    send(running.bootstrap, topic, [*orders(35, 40), *strange_ones])
     run_once(spark, "table", values)
 
     # Then each record is there once
@@ -69,6 +71,7 @@ def test_F76_a_restart_goes_on_from_the_database_also_without_its_checkpoint(
         (1, 0, "c0"),
         (1, 1, "c1"),
         (1, 2, None),
+        (1, 3, database_of(database).text("\0")),
     ]
 
 
@@ -90,3 +93,28 @@ def test_a_table_does_not_take_a_new_topic_for_the_old_one_of_its_name(
     shutil.rmtree(tmp_path / "checkpoints")
     with pytest.raises(UserError, match="was deleted"):
         run_once(spark, "table", values)
+
+
+@pytest.mark.e2e
+def test_a_database_that_the_checkpoint_has_not_filled_gets_no_rows_from_the_middle(
+    spark, running, topic, tmp_path
+):
+    create_topic(running.bootstrap, topic)
+    send(running.bootstrap, topic, orders(0, 3))
+    values = {
+        "bootstrap": running.bootstrap,
+        "input.topic": topic,
+        "fields": "customer.id",
+        "checkpoint.dir": str(tmp_path / "checkpoints"),
+    }
+    run_once(spark, "table", values | {"database": str(tmp_path / "first.db")})
+
+    send(running.bootstrap, topic, orders(3, 5))
+    second = str(tmp_path / "second.db")
+    with pytest.raises(UserError, match="rows would be missing; delete the checkpoint"):
+        run_once(spark, "table", values | {"database": second})
+    assert stored(second) == []
+
+    shutil.rmtree(tmp_path / "checkpoints")
+    run_once(spark, "table", values | {"database": second})
+    assert stored(second) == [(0, number, f"c{number}") for number in range(5)]

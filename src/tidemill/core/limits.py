@@ -119,21 +119,23 @@ SELECTOR_PATTERN_PARTS_MAX = 63
 """Parts of a pattern in it: with the one before the first, they fit into 64 bits (S37)."""
 SELECTOR_PROGRAMS_MAX = 256
 """Compiled selectors that a broker keeps: 2 KB each, and 2 KB for every LIKE in them."""
-VIEW_LOOK_BYTES_MAX = 4 * MIB
-"""Stored bytes of one partition that a fetch of a view looks at before it is answered."""
-VIEW_FETCH_LOOK_BYTES_MAX = 16 * MIB
+
+# --- reading through a filter: views, and topics with held records -------------------------------
+FILTERED_LOOK_BYTES_MAX = 4 * MIB
+"""Stored bytes of one partition that a fetch looks at before it is answered."""
+FILTERED_FETCH_LOOK_BYTES_MAX = 16 * MIB
 """The same of all partitions of a fetch; one more is begun below it."""
-VIEW_FETCH_PARTITIONS_MAX = 256
-"""Partitions of views that a fetch looks at: to begin with one takes some tens of microseconds."""
-VIEW_WORK_PER_SLICE = 256 * KIB
+FILTERED_FETCH_PARTITIONS_MAX = 256
+"""Partitions that a fetch looks at: to begin with one takes some tens of microseconds."""
+FILTER_WORK_PER_SLICE = 256 * KIB
 """Records that are matched or copied per turn of the loop, in bytes: about a millisecond."""
-VIEW_BATCH_WORK = 2 * KIB
+FILTER_BATCH_WORK = 2 * KIB
 """What one batch costs in that unit, beside its records: many have just one."""
 HELD_RECORD_WORK = 2 * KIB
 """What opening one held record costs in that unit: it becomes a Python object."""
-VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
-"""A batch of a view that decompresses to more does so in a thread: about a millisecond."""
-VIEW_PACKED_BYTES_MIN = 8 * KIB
+FILTER_LOOP_BATCH_BYTES_MAX = 256 * KIB
+"""A batch that decompresses to more does so in a thread: about a millisecond."""
+REPACKED_BYTES_MIN = 8 * KIB
 """Records picked from a compressed batch are compressed again if they have more bytes."""
 MATCHLESS_BYTES_MIN = 64 * KIB
 """Stored bytes without a match that are worth remembering, for 16 bytes."""

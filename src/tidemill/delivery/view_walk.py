@@ -19,13 +19,13 @@ from functools import partial
 from typing import final
 
 from tidemill.core.limits import (
+    FILTER_BATCH_WORK,
+    FILTER_LOOP_BATCH_BYTES_MAX,
+    FILTER_WORK_PER_SLICE,
     HELD_RECORD_WORK,
     MATCHLESS_BYTES_MIN,
     RECORD_WORK,
-    VIEW_BATCH_WORK,
-    VIEW_LOOP_BATCH_BYTES_MAX,
-    VIEW_PACKED_BYTES_MIN,
-    VIEW_WORK_PER_SLICE,
+    REPACKED_BYTES_MIN,
 )
 from tidemill.delivery.holds.copies.held_view import OpenHolds, held_batch, try_open_copy
 from tidemill.delivery.holds.copies.own_batches import HeldCopy
@@ -126,7 +126,7 @@ class ViewWalk:
         for chunk in chunks:
             self._chunk, self._run = memoryview(chunk), None
             for position, header in iter_headers(self._chunk):
-                yield from self._pace(VIEW_BATCH_WORK)
+                yield from self._pace(FILTER_BATCH_WORK)
                 if header.next_offset <= self.next_offset:
                     continue
                 has_room = yield from self._look(position, header)
@@ -190,7 +190,7 @@ class ViewWalk:
             self._quiet_bytes += header.size_bytes
             return True
         build = partial(held_batch, copies, leader_epoch=header.partition_leader_epoch)
-        if len(copies) * HELD_RECORD_WORK <= VIEW_WORK_PER_SLICE:
+        if len(copies) * HELD_RECORD_WORK <= FILTER_WORK_PER_SLICE:
             shown: Buffer | None = build()
         else:
             shown = yield build
@@ -220,7 +220,7 @@ class ViewWalk:
         try:
             packed = view[HEADER_BYTES : header.size_bytes]
             found = compression.decompress(
-                header.codec, packed, bytes_max=VIEW_LOOP_BATCH_BYTES_MAX
+                header.codec, packed, bytes_max=FILTER_LOOP_BATCH_BYTES_MAX
             )
         except compression.DecompressedTooLarge:
             unpacked = yield partial(records_section, view, header)
@@ -283,7 +283,7 @@ class ViewWalk:
                 append_time,
                 self._partition,
                 max(0, self._fetch_offset - header.base_offset),
-                VIEW_WORK_PER_SLICE,
+                FILTER_WORK_PER_SLICE,
                 verdicts,
             )
             matched += more
@@ -321,7 +321,7 @@ class ViewWalk:
             delete_horizon_ms=header.delete_horizon_ms,
             codec=_codec_of_picked(header.codec, out_at),
         )
-        if out_at <= VIEW_LOOP_BATCH_BYTES_MAX:
+        if out_at <= FILTER_LOOP_BATCH_BYTES_MAX:
             return build()
         built = yield build
         assert built is not None
@@ -329,7 +329,7 @@ class ViewWalk:
 
     def _pace(self, work: int) -> Steps:
         self._work += work
-        if self._work > VIEW_WORK_PER_SLICE:
+        if self._work > FILTER_WORK_PER_SLICE:
             self._work = 0
             yield None
 
@@ -372,5 +372,5 @@ def _codec_of_picked(codec: int, size_bytes: int) -> int:
     No other codec will do: a client that reads the base knows that one, and perhaps no other
     (kafkajs has gzip alone). gzip itself takes too long: 8 ms for a quarter of a megabyte.
     """
-    is_packed = codec != compression.GZIP and size_bytes > VIEW_PACKED_BYTES_MIN
+    is_packed = codec != compression.GZIP and size_bytes > REPACKED_BYTES_MIN
     return codec if is_packed else compression.NONE

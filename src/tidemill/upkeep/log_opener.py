@@ -5,19 +5,26 @@ The logs of a group are made in a thread with a handful of syncs
 few per turn. Until then requests for them are refused with a code that clients retry. A log that
 cannot be made is tried again: a topic that was deleted and created again has to wait until a flush
 of its old log ends.
+
+A log that a start did not find, though this broker had it, is made anew, too, and announced: what
+was in it is lost unless another broker has a replica.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Final, final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.pacing import next_turn
-from tidemill.metadata.image.metadata_image import TopicImage
+from tidemill.metadata.image.metadata_image import (
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicImage,
+)
 from tidemill.replication.replica_manager import ReplicaManager, log_config_of
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -31,9 +38,16 @@ log = logging.getLogger(__name__)
 LOGS_PER_GROUP = 64
 PARTITIONS_PER_SLICE = 10
 """Partitions that take on their roles in one turn of the loop: about a millisecond."""
+NAMES_SHOWN_MAX = 20
 RETRY_INTERVAL_S = 0.5
 IDLE_S = 3600.0
 
+_LOST_STATE: Final = {
+    OFFSETS_TOPIC: "its groups have no committed offsets, and their readers begin where "
+    "auto.offset.reset says",
+    TRANSACTION_STATE_TOPIC: "nobody ends the transactions that were open, and readers of "
+    "committed records wait for them: see `tidemill transaction list --hanging`",
+}
 _Group = Sequence[tuple[TopicPartition, TopicImage]]
 
 
@@ -85,6 +99,7 @@ class LogOpener:
             creation.failed.update(dict.fromkeys(rest, error))
         self._note_failures(group, creation)
         made = [name for name, _ in group if name not in creation.failed]
+        self._announce_lost({name: topic for name, topic in group if name not in creation.failed})
         for start in range(0, len(made), PARTITIONS_PER_SLICE):
             self._replicas.open_made(made[start : start + PARTITIONS_PER_SLICE])
             await next_turn()
@@ -99,6 +114,29 @@ class LogOpener:
             elif self._reported.get(name) is not topic:
                 self._reported[name] = topic
                 log.error("partition %s cannot be opened: %s", name, error)
+
+    def _announce_lost(self, made: Mapping[TopicPartition, TopicImage]) -> None:
+        """Say which of these logs have replaced others, whose directories are gone."""
+        lost: list[str] = []
+        for name, topic in made.items():
+            entry = self._directory.lost.try_take(name, topic.topic_id)
+            if entry is not None:
+                lost.append(
+                    f"{name} ({entry.size_bytes} bytes up to offset {entry.recovery_point})"
+                )
+                if name.topic in _LOST_STATE:
+                    log.error("%s is lost with its directory: %s", name, _LOST_STATE[name.topic])
+        if lost:
+            more = f" and {len(lost) - NAMES_SHOWN_MAX} more" if len(lost) > NAMES_SHOWN_MAX else ""
+            log.error(
+                "the directories of %d logs are gone from %s, empty logs take their place; other "
+                "replicas fill them, and what has none is lost: if there is a copy of a directory, "
+                "stop this broker now and put it back: %s%s",
+                len(lost),
+                self._directory.path,
+                ", ".join(lost[:NAMES_SHOWN_MAX]),
+                more,
+            )
 
     async def _settle_removals(self) -> None:
         if not self._directory.has_unsettled_removals:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.core.limits import VIEW_LOOP_BATCH_BYTES_MAX, VIEW_PACKED_BYTES_MIN
+from tidemill.core.limits import FILTER_LOOP_BATCH_BYTES_MAX, REPACKED_BYTES_MIN
 from tidemill.delivery.filter.program import compile_selector
 from tidemill.delivery.matchless import MatchlessRanges
 from tidemill.delivery.view_walk import ViewWalk
@@ -167,7 +167,7 @@ def test_the_first_match_is_sent_whatever_its_size():
 @pytest.mark.parametrize("codec", CODECS)
 def test_much_of_a_compressed_batch_has_the_codec_that_its_readers_know(codec):
     """kafkajs knows gzip alone, which takes too long here."""
-    stored = batch(0, ["us", "eu", "us", "eu"], codec=codec, value=bytes(VIEW_PACKED_BYTES_MIN))
+    stored = batch(0, ["us", "eu", "us", "eu"], codec=codec, value=bytes(REPACKED_BYTES_MIN))
     answer = run(walk_of(), stored)[0]
     assert shape(answer) == [[1, 3]]
     expected = compression.NONE if codec == compression.GZIP else codec
@@ -181,7 +181,7 @@ def test_little_of_a_compressed_batch_is_not_compressed_again(codec):
 
 
 def test_S18_a_batch_that_decompresses_to_much_does_so_in_a_thread():
-    value = bytes(VIEW_LOOP_BATCH_BYTES_MAX)
+    value = bytes(FILTER_LOOP_BATCH_BYTES_MAX)
     stored = batch(0, ["us", "eu"], codec=compression.ZSTD, value=value)
     answer, jobs = run(walk_of(), stored)
     assert shape(answer) == [[1]]

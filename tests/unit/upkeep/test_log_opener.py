@@ -46,8 +46,12 @@ class Place:
         """Open the directory again, without one log, and follow the same image."""
         self.disk = self.disk.restart()
         self.disk.fail("pread", fail_to_load, times=1)
-        self.directory = opened(self.disk)
+        self.open_again()
         assert [str(name) for name in self.directory.report.failed] == [fail_to_load]
+
+    def open_again(self) -> None:
+        """Open the directory, and follow the same image."""
+        self.directory = opened(self.disk)
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
         self.opener = LogOpener(
             self.disk, self.directory, self.replicas, log_changes=asyncio.Lock()
@@ -261,3 +265,61 @@ def test_a_topic_whose_log_was_not_loaded_can_be_deleted_and_created_again(place
     place.put(1, number=2)
     place.open_pending()
     assert place.replicas.find("t", 0).is_leader
+
+
+def restarted_without(place, lost, *, is_clean):
+    """The same broker, which finds all its logs but one."""
+    if is_clean:
+        place.directory.close()
+    else:
+        place.directory.write_checkpoint()
+        place.directory.release_lock()
+    place.disk = place.disk.restart()
+    for name in place.disk.list_names(f"/data/{lost}"):
+        place.disk.unlink(f"/data/{lost}/{name}")
+    place.disk.remove_directory(f"/data/{lost}")
+    place.open_again()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_log_whose_directory_is_gone_is_announced_when_an_empty_one_takes_its_place(
+    place, caplog, is_clean
+):
+    place.put(2)
+    place.open_pending()
+    restarted_without(place, "t-1", is_clean=is_clean)
+    with caplog.at_level(logging.ERROR):
+        place.open_pending()
+        place.open_pending()
+    (line,) = [one.getMessage() for one in caplog.records]
+    assert "1 logs are gone" in line
+    assert "t-1" in line
+    assert "t-0" not in line
+    assert len(place.replicas) == 2
+
+
+@pytest.mark.parametrize(
+    ("topic", "advice"),
+    [("__transaction_state", "transaction list --hanging"), ("__consumer_offsets", "offset.reset")],
+)
+def test_lost_state_of_a_coordinator_is_announced_with_what_follows_from_it(
+    place, caplog, topic, advice
+):
+    place.put(1, name=topic)
+    place.open_pending()
+    restarted_without(place, f"{topic}-0", is_clean=True)
+    with caplog.at_level(logging.ERROR):
+        place.open_pending()
+    assert any(advice in one.getMessage() for one in caplog.records)
+
+
+def test_a_log_of_a_topic_that_was_deleted_and_created_again_is_not_missed(place, caplog):
+    place.put(1)
+    place.open_pending()
+    restarted_without(place, "t-0", is_clean=False)
+    place.drop()
+    place.put(1, number=2)
+    with caplog.at_level(logging.ERROR):
+        place.open_pending()
+    assert caplog.records == []
+    assert len(place.replicas) == 1

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from tidemill.client.admin.coordinator_client import CoordinatorClient, CoordinatorKind
-from tidemill.client.admin.view_admin import ViewAdmin
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import check, error_code
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -191,12 +190,9 @@ class TransactionAdmin:
         """Transactions that a log has open and no coordinator will end."""
         await self._cluster.refresh(None)
         topics = self._cluster.metadata.topics
-        ordinary = [name for name, topic in topics.items() if not topic.internal]
-        views = {one.name for one in await ViewAdmin(self._cluster).views_among(ordinary)}
         everywhere = [
             TopicPartition(name, index)
             for name, topic in topics.items()
-            if name not in views  # it would show the transactions of its base again
             for index in topic.partitions
         ]
         opened = await self._open_in(everywhere)

@@ -11,7 +11,8 @@ it writes the marker:
   was asked: refused. What it writes after the marker is a transaction of its own (I22).
 
 The marker has the epoch of the transaction that hangs and always aborts: what to commit, only a
-coordinator knows.
+coordinator knows. It names no coordinator that is newer than those that the log knows: the log
+would refuse the markers of the real one, and the producer's next transaction would hang for good.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class HangingTransactions:
         await self._check_unknown(producer.producer_id)
         if self._opened(name, producer) != opened:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "its producer has just written")
-        marker = Marker(producer, False, coordinator_epoch, False)
+        known_epoch = min(coordinator_epoch, max(0, opened.coordinator_epoch))
+        marker = Marker(producer, False, known_epoch, False)
         return await wait_value(self._markers.write(marker, name))
 
     def _opened(self, name: TopicPartition, producer: ProducerName) -> ActiveProducer:

@@ -50,6 +50,21 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         self._limit = limit
         live.subscribe(self._config_changed)
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether this broker coordinates ids that it does not know yet.
+
+        So it does while a partition that it leads by the image is not open here, perhaps because
+        its log cannot be read: its transactions must not be taken for ones that hang.
+        """
+        topic = self._image().topics.get(TRANSACTION_STATE_TOPIC)
+        own_id = self._live.current.node_id
+        led = [] if topic is None else enumerate(topic.partitions)
+        is_missing = any(
+            one.leader == own_id and self.runtime.epoch_of(index) is None for index, one in led
+        )
+        return is_missing or self.runtime.is_loading
+
     def _config_changed(self) -> None:
         config = self._live.current
         self._limit.ids_max = config.transactions.transactional_ids_max

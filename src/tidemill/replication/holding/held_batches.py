@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from tidemill.core.limits import VIEW_PACKED_BYTES_MIN
+from tidemill.core.limits import REPACKED_BYTES_MIN
 from tidemill.delivery.holds.copies.held_records import read_held
 from tidemill.delivery.holds.copies.own_batches import HeldCopy, carried_batch, release_batch
 from tidemill.delivery.holds.copies.release_copies import can_copy, release_copies
@@ -81,4 +81,4 @@ def _records(stored: Stored) -> dict[int, Record]:
 
 def _codec(holds: Sequence[Hold], codec: int) -> int:
     size_bytes = sum(hold.size_bytes for hold in holds)
-    return codec if size_bytes > VIEW_PACKED_BYTES_MIN else compression.NONE
+    return codec if size_bytes > REPACKED_BYTES_MIN else compression.NONE

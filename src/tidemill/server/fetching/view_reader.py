@@ -20,10 +20,10 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import (
+    FILTERED_FETCH_LOOK_BYTES_MAX,
+    FILTERED_FETCH_PARTITIONS_MAX,
+    FILTERED_LOOK_BYTES_MAX,
     SELECTOR_PROGRAMS_MAX,
-    VIEW_FETCH_LOOK_BYTES_MAX,
-    VIEW_FETCH_PARTITIONS_MAX,
-    VIEW_LOOK_BYTES_MAX,
 )
 from tidemill.core.loop.pacing import next_turn
 from tidemill.delivery.filter.lexer import SelectorError
@@ -122,6 +122,11 @@ class ViewRead:
         return chunks
 
     @property
+    def next_offset(self) -> int:
+        """Everything before it was looked at."""
+        return self._walk.next_offset
+
+    @property
     def is_quiet(self) -> bool:
         """Whether everything that there is was looked at, and nothing matched."""
         walk = self._walk
@@ -159,7 +164,10 @@ class ViewReader:
 
     def may_look_on(self, partitions: int, looked_bytes: int) -> bool:
         """Whether a fetch that looks at so much looks at one partition more."""
-        return partitions < VIEW_FETCH_PARTITIONS_MAX and looked_bytes < VIEW_FETCH_LOOK_BYTES_MAX
+        return (
+            partitions < FILTERED_FETCH_PARTITIONS_MAX
+            and looked_bytes < FILTERED_FETCH_LOOK_BYTES_MAX
+        )
 
     def try_read(
         self,
@@ -191,7 +199,10 @@ class ViewReader:
         if log.log_start_offset <= fetch_offset < end_offset:
             start_offset = min(matchless.end_from(fetch_offset), end_offset)
         found = partition.read(
-            start_offset, max_bytes=VIEW_LOOK_BYTES_MAX, end_offset=end_offset, at_least_one=True
+            start_offset,
+            max_bytes=FILTERED_LOOK_BYTES_MAX,
+            end_offset=end_offset,
+            at_least_one=True,
         )
         if start_offset == fetch_offset and not found.size_bytes:
             return None

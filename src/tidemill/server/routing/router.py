@@ -1,14 +1,15 @@
 """The handlers of the ROUTE listener (F37): a request goes to the brokers that own what it names.
 
-| request                        | what happens                                     |
-|--------------------------------|--------------------------------------------------|
-| Metadata, FindCoordinator, ... | answered here: this address is the whole cluster |
-| Produce, ListOffsets, ...      | divided by leader, answers joined                |
-| Fetch                          | the same, see `routed_fetch.py`                  |
-| one group or transactional id  | passed on to its coordinator                     |
-| several of them                | divided by coordinator, answers joined           |
-| all groups, all transactions   | every broker is asked, answers joined            |
-| everything else                | served here, as on the listener for clients      |
+| request                         | what happens                                     |
+|---------------------------------|--------------------------------------------------|
+| Metadata, FindCoordinator, ...  | answered here: this address is the whole cluster |
+| Produce, ListOffsets, ...       | divided by leader, answers joined                |
+| Fetch                           | the same, see `routed_fetch.py`                  |
+| one group or transactional id   | passed on to its coordinator                     |
+| several of them                 | divided by coordinator, answers joined           |
+| abort what hangs in a partition | passed on to its leader                          |
+| all groups, all transactions    | every broker is asked, answers joined            |
+| everything else                 | served here, as on the listener for clients      |
 
 A request that could not be sent is refused, and clients try it again. If it was sent and no answer
 came, nobody knows whether it was done: the client's connection is closed, as if the client had been
@@ -27,6 +28,7 @@ from typing import Any, final
 from tidemill.client.network.errors import ClientError
 from tidemill.core.config.endpoint import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import ZERO_UUID
 from tidemill.core.limits import KIB, ROUTED_PARTITIONS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.context import Peer, RequestContext
@@ -48,6 +50,7 @@ from tidemill.server.routing.single_address import with_single_address
 from tidemill.wire.api_keys import ApiKey, load
 from tidemill.wire.generated.fetch import FetchRequest
 from tidemill.wire.generated.produce import ProduceRequest
+from tidemill.wire.generated.write_txn_markers import WriteTxnMarkersRequest
 from tidemill.wire.message import Message
 
 __all__ = ["Router"]
@@ -141,6 +144,8 @@ class Router:
             return replace(handler, handle=partial(self._divide_by_name, handler), fast=None)
         if key in OF_GROUP or key in OF_TRANSACTION:
             return replace(handler, handle=partial(self._pass_on, handler), fast=None)
+        if key is ApiKey.WRITE_TXN_MARKERS:
+            return replace(handler, handle=partial(self._abort_hanging, handler))
         if key in OF_EVERYBODY:
             return replace(handler, handle=partial(self._ask_everybody, handler), fast=None)
         return handler
@@ -167,6 +172,21 @@ class Router:
             return handler.handle(context, request)  # a producer id: any broker gives one
         else:
             owner = self._owners.transaction(request.transactional_id)
+        return self._send(handler, context, {owner: request}, _only)
+
+    def _abort_hanging(
+        self, handler: Handler, context: _Context, request: WriteTxnMarkersRequest
+    ) -> Answer:
+        named = [
+            (topic.name, index)
+            for marker in request.markers
+            for topic in marker.topics
+            for index in topic.partition_indexes
+        ]
+        if len(named) != 1:
+            return handler.handle(context, request)  # refused: an administrator names one
+        ((name, index),) = named
+        owner = self._owners.leader(name, ZERO_UUID, index)
         return self._send(handler, context, {owner: request}, _only)
 
     def _divide_by_name(self, handler: Handler, context: _Context, request: Any) -> Answer:  # noqa: ANN401

@@ -8,9 +8,10 @@ from uuid import UUID
 
 from tidemill.core.errors import UserError
 
-__all__ = ["BatchPlace", "TaskPlace", "task_place"]
+__all__ = ["QUERY_ID", "BatchPlace", "TaskPlace", "task_place"]
 
-_QUERY: Final = "sql.streaming.queryId"
+QUERY_ID: Final = "sql.streaming.queryId"
+"""The local property that has the id of the query."""
 _RUN: Final = "spark.jobGroup.id"
 _BATCH: Final = "streaming.sql.batchId"
 
@@ -53,7 +54,7 @@ def task_place() -> TaskPlace:
     context = TaskContext.get()
     if context is None:
         return TaskPlace(None)
-    batch_id, query_id = context.getLocalProperty(_BATCH), context.getLocalProperty(_QUERY)
+    batch_id, query_id = context.getLocalProperty(_BATCH), context.getLocalProperty(QUERY_ID)
     batch = None
     if batch_id is not None and query_id is not None:
         batch = BatchPlace(query_id, _run_id(context.getLocalProperty(_RUN)), int(batch_id))

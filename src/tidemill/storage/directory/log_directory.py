@@ -45,6 +45,7 @@ from tidemill.storage.directory.directory_start import ConfigOf, DirectoryStart
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.hosted_log import HostedLog, droppable_end
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
+from tidemill.storage.directory.lost_logs import LostLogs
 from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
@@ -92,6 +93,7 @@ class LogDirectory:
         self._hosted: dict[TopicPartition, HostedLog] = {}
         self._unloaded = UnloadedLogs()
         self._checkpoint = Checkpoint()
+        self.lost = LostLogs(self._checkpoint, ())
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
         self._removed = RemovedLogs(disk, path, rng)
@@ -105,7 +107,7 @@ class LogDirectory:
         self.journal: RoundJournal
         self.report = RecoveryReport()
         self.started_clean = False
-        """False: unflushed records may be lost, and leaders must take new epochs."""
+        """False: records may be lost, and leaders must take new epochs."""
         self.failure: StorageFault | None = None
         self.on_failure: Callable[[StorageFault], None] | None = None
         """Called once when the directory goes offline."""
@@ -434,6 +436,9 @@ class LogDirectory:
             log = loaded.log
             hosted = HostedLog(log, loaded.topic_id, log.directory, loaded.high_watermark)
             self._host(partition, hosted)
+        self.lost = LostLogs(self._checkpoint, self._hosted.keys() | self._unloaded.names())
+        if self.lost or self.report.suspects:
+            self.started_clean = False  # the mark says more than the files have (I14)
 
     # --- helpers ----------------------------------------------------------------------------------
 

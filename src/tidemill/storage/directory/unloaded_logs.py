@@ -7,6 +7,7 @@ now.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import final
 
@@ -43,6 +44,9 @@ class UnloadedLogs:
         entry: CheckpointEntry | None,
     ) -> None:
         self._logs[partition] = _UnloadedLog(why, topic_id, entry)
+
+    def names(self) -> Set[TopicPartition]:
+        return self._logs.keys()
 
     def entries(self) -> dict[TopicPartition, CheckpointEntry]:
         """For the next checkpoint: a start that can load the log needs them."""

@@ -96,11 +96,3 @@ def test_a_transaction_whose_markers_are_being_written_does_not_hang():
     world.transactions.add("pay", 7, state="PrepareCommit", partitions=[FIRST])
     world.transactions.open = [{FIRST: [7]}]
     assert world.hanging() == []
-
-
-def test_what_a_view_shows_of_its_base_does_not_hang():
-    world = World()
-    world.cluster.add_topic("orders.eu", 2).configs["tidemill.view.of"] = "orders"
-    world.transactions.add("pay", 7, partitions=[FIRST])
-    world.transactions.open = [{FIRST: [7], TopicPartition("orders.eu", 0): [7]}]
-    assert world.hanging() == []

@@ -54,7 +54,7 @@ class World:
             topics={TRANSACTION_STATE_TOPIC: SimpleNamespace(partitions=partitions)}
         )
 
-    def abort(self, run, name=NAME):
+    def abort(self, run, name=NAME, coordinator_epoch=5):
         coordinator = SimpleNamespace(
             is_loading=self.is_loading,
             shards=lambda: [SimpleNamespace(transactions=lambda: self.known_here)],
@@ -65,7 +65,7 @@ class World:
             HERE, coordinator, self, self, find=found.get, image=self.image
         )
         try:
-            return run(hanging.abort(name, PRODUCER, coordinator_epoch=5))
+            return run(hanging.abort(name, PRODUCER, coordinator_epoch=coordinator_epoch))
         except KafkaError as error:
             assert not self.markers
             return error.code
@@ -79,7 +79,16 @@ def world():
 def test_what_no_coordinator_knows_is_aborted_in_its_own_epoch(run, world):
     assert world.abort(run) is ErrorCode.NONE
     assert world.asked == [THERE]
-    assert world.markers == [(PRODUCER, False, 5, NAME)]
+    assert world.markers == [(PRODUCER, False, 0, NAME)]
+
+
+@pytest.mark.parametrize(("in_log", "given", "written"), [(3, 2**31 - 1, 3), (9, 5, 5)])
+def test_I23_no_coordinator_is_named_that_is_newer_than_those_the_log_knows(
+    run, world, in_log, given, written
+):
+    world.active = [ActiveProducer(7, 3, 4, 0, in_log, 20)]
+    world.abort(run, coordinator_epoch=given)
+    assert [epoch for _, _, epoch, _ in world.markers] == [written]
 
 
 def test_what_another_coordinator_has_open_stays(run, world):

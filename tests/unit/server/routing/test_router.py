@@ -43,6 +43,12 @@ from tidemill.wire.generated.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tidemill.wire.generated.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 OTHER = 2
 ROUTE = Endpoint("route.example", 9)
@@ -304,4 +310,28 @@ def test_T9_a_produce_that_wants_no_answer_gets_none_when_it_is_refused(broker, 
     broker.router._resources.memory.take(ROUTED_BYTES_MAX)
     broker.router._resources.memory.try_take(1, "a debtor")
     assert call(broker, ApiKey.PRODUCE, request, 9) is None
+    assert ASKED == []
+
+
+# --- transactions that hang ----------------------------------------------------------------------
+
+
+def abort(*indexes):
+    topics = [WritableTxnMarkerTopic(name="t", partition_indexes=list(indexes))]
+    marker = WritableTxnMarker(producer_id=7, producer_epoch=0, topics=topics)
+    return WriteTxnMarkersRequest(markers=[marker])
+
+
+def test_the_leader_of_a_partition_aborts_what_hangs_there(broker):
+    done = WriteTxnMarkersResponse()
+    ANSWERS.append(done)
+    assert call(broker, ApiKey.WRITE_TXN_MARKERS, abort(1), 1) is done
+    assert [host for host, _, _ in ASKED] == [broker.image.brokers[OTHER].host]
+
+
+def test_more_than_one_transaction_at_a_time_is_refused_here(broker, monkeypatch):
+    monkeypatch.setattr(Peer, "is_internal", False)
+    with pytest.raises(KafkaError) as refused:
+        call(broker, ApiKey.WRITE_TXN_MARKERS, abort(0, 1), 1)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
     assert ASKED == []

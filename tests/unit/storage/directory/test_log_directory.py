@@ -62,6 +62,18 @@ def test_a_fresh_directory_does_not_count_as_a_clean_start(disk):
     assert not opened(disk).started_clean
 
 
+@pytest.mark.parametrize("lost", ["the newest segment", "all segments", "the directory"])
+def test_I14_a_start_that_misses_what_was_flushed_does_not_count_as_clean(disk, lost):
+    with_log(disk).close()
+    names = sorted(disk.list_names(ORDERS_PATH))
+    segments = [name for name in names if name.endswith(".log")]
+    for name in {"the newest segment": segments[-1:], "all segments": segments}.get(lost, names):
+        disk.unlink(f"{ORDERS_PATH}/{name}")
+    if lost == "the directory":
+        disk.remove_directory(ORDERS_PATH)
+    assert not opened(disk).started_clean
+
+
 def test_a_killed_broker_did_not_end_cleanly(disk):
     with_log(disk)
     assert not opened(disk.restart()).started_clean

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
-from tidemill.core.limits import VIEW_LOOP_BATCH_BYTES_MAX
+from tidemill.core.limits import FILTER_LOOP_BATCH_BYTES_MAX
 from tidemill.server.fetching.aborted_search import AbortedSearch, listed
 from tidemill.server.fetching.view_reader import ViewRead
 from tidemill.server.request.context import DataContext
@@ -70,7 +70,7 @@ class ColdRead:
         self._size_bytes = sum(cold.size_bytes for cold in slices)
         self._size_bytes += sum(view.memory_bytes for view in views)
         if views:
-            self._size_bytes += VIEW_LOOP_BATCH_BYTES_MAX  # one batch unpacked at a time
+            self._size_bytes += FILTER_LOOP_BATCH_BYTES_MAX  # one batch unpacked at a time
         context.services.response_memory.take(self._size_bytes)
 
     async def run(self) -> None:

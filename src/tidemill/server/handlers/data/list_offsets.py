@@ -12,6 +12,8 @@ goes back (KIP-207).
 The search for a time goes record by record and may read and decompress batches, so it runs in a
 thread.
 
+Of a view, times are those of the records that it shows (`view_times`); the ends are its base's.
+
 There is no tiered storage: "earliest local" is the log start, the other two are unknown (T39).
 Left out: the timeout, which is for remote storage; asking a follower (replica id -2).
 """
@@ -23,7 +25,9 @@ from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
+from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.partition import Partition
+from tidemill.server.handlers.data.view_times import ViewTimes
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
@@ -32,7 +36,7 @@ from tidemill.server.request.partition_access import (
     count_refusal,
     find_led_partition,
 )
-from tidemill.storage.log.interface import TimedOffset
+from tidemill.storage.log.interface import PartitionLog, TimedOffset
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import NO_TIMESTAMP
 from tidemill.wire.generated.list_offsets import (
@@ -83,6 +87,7 @@ def handle(context: DataContext, request: ListOffsetsRequest) -> Answer:
 async def _list_offsets(context: DataContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
     pacer = Pacer(PARTITIONS_PER_SLICE)
+    view_times = ViewTimes(context)
     for wanted_topic in request.topics:
         answered = ListOffsetsTopicResponse(name=wanted_topic.name)
         response.topics.append(answered)
@@ -91,7 +96,7 @@ async def _list_offsets(context: DataContext, request: ListOffsetsRequest) -> Li
             entry = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
             answered.partitions.append(entry)
             try:
-                found = await _try_find(context, request, wanted_topic.name, wanted)
+                found = await _try_find(context, request, wanted_topic.name, wanted, view_times)
             except (KafkaError, StorageFault) as error:
                 entry.error_code = count_refusal(context, error)
             else:
@@ -109,7 +114,11 @@ def _fill(entry: ListOffsetsPartitionResponse, found: TimedOffset | None, versio
 
 
 async def _try_find(
-    context: DataContext, request: ListOffsetsRequest, name: str, wanted: ListOffsetsPartition
+    context: DataContext,
+    request: ListOffsetsRequest,
+    name: str,
+    wanted: ListOffsetsPartition,
+    view_times: ViewTimes,
 ) -> TimedOffset | None:
     """The offset that was asked for; None if there is no such record, which is not an error."""
     timestamp, version = wanted.timestamp, context.version
@@ -130,15 +139,31 @@ async def _try_find(
             return TimedOffset(end_offset, NO_TIMESTAMP, partition.leader_epoch)
         case SpecialTimestamp.MAX_TIMESTAMP:
             _check_end_known(partition, request, version)
-            return await context.services.disk.run(
-                partial(log.max_timestamp, end_offset=end_offset)
-            )
-    found = await context.services.disk.run(
-        partial(log.offset_by_time, timestamp, end_offset=end_offset)
-    )
+    view = context.image.topic(name)
+    if view is not None and view.is_view:
+        found = await _try_find_shown(view_times, view, partition, timestamp, end_offset)
+    else:
+        found = await context.services.disk.run(
+            partial(_try_find_stored, log, timestamp, end_offset)
+        )
     if found is None:
         _check_end_known(partition, request, version)
     return found
+
+
+async def _try_find_shown(
+    times: ViewTimes, view: TopicImage, partition: Partition, timestamp: int, end_offset: int
+) -> TimedOffset | None:
+    if timestamp == SpecialTimestamp.MAX_TIMESTAMP:
+        return await times.greatest(view, partition, end_offset=end_offset)
+    return await times.first_from(view, partition, timestamp, end_offset=end_offset)
+
+
+def _try_find_stored(log: PartitionLog, timestamp: int, end_offset: int) -> TimedOffset | None:
+    """For `Disk.run`."""
+    if timestamp == SpecialTimestamp.MAX_TIMESTAMP:
+        return log.max_timestamp(end_offset=end_offset)
+    return log.offset_by_time(timestamp, end_offset=end_offset)
 
 
 def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:

@@ -76,11 +76,13 @@ class _Verdict:
 class TransactionVerification:
     """The transactional batches of one produce request."""
 
-    __slots__ = ("_context", "_request", "_verdicts", "_wanted")
+    __slots__ = ("_context", "_may_send", "_request", "_verdicts", "_wanted")
 
     def __init__(self, context: DataContext, request: ProduceRequest) -> None:
         self._context = context
         self._request = request
+        self._may_send = False
+        """Whether the request names a transactional id that its client may use."""
         self._verdicts: dict[TopicPartition, _Verdict] = {}
         self._wanted: tuple[int, int] | None = None
         """The producer and epoch of the batch that is to be verified next."""
@@ -92,13 +94,15 @@ class TransactionVerification:
 
     def check(self, partition: Partition, records: memoryview) -> None:
         """KafkaError unless the batch may be appended; Unverified: call `run` first."""
+        if not self._may_send:
+            self._check_request()
+            self._may_send = True
         producer_id, epoch = _producer_of(records)
         if partition.log.producers.continues(producer_id, epoch):
             return
         partition.check_leader()  # `run` asks about partitions that are led here, and no others
         verdict = self._verdicts.get(partition.name)
         if verdict is None:
-            self._check_request()
             self._wanted = producer_id, epoch
             raise Unverified
         if verdict.leader_epoch != partition.leader_epoch:
@@ -109,6 +113,7 @@ class TransactionVerification:
             raise self._refusal(ErrorCode.INVALID_TXN_STATE)
 
     def _check_request(self) -> None:
+        """Also for batches that need no question: a stranger must not add to what is open."""
         transactional_id = self._request.transactional_id
         if transactional_id is None:
             detail = "a transactional batch in a request without transactional id"

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships none
 from pyspark.errors import AnalysisException, PySparkException
 
-from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import Clock
-from tidemill.core.errors import KafkaError, TidemillError, UserError
+from tidemill.core.errors import TidemillError, UserError
 from tidemill.spark.pipelines.framework.checkpoint import PipelineCheckpoint
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.failures import failure_of
@@ -114,7 +113,9 @@ class Runner:
         try:
             self._start()
             self._follow()
-        except (PySparkException, Py4JError, ClientError, KafkaError, OSError) as error:
+        except UserError:
+            raise
+        except (PySparkException, Py4JError, TidemillError, OSError) as error:
             if not self._stop.is_set:
                 self._recover(error)
                 return self._stop.is_set

@@ -48,6 +48,12 @@ class Database:
         """Stands for a value in a statement."""
         return "%s" if self.is_postgresql else "?"
 
+    def text(self, found: str | None) -> str | None:
+        """The text as it can be stored: PostgreSQL's have no zero characters."""
+        if found is None or not self.is_postgresql:
+            return found
+        return found.replace("\0", "\ufffd")
+
     @contextlib.contextmanager
     def transaction(self, name: str) -> Iterator[Cursor]:
         """One transaction, committed if the block ends. Those of one `name` wait for each other."""

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage
 from tidemill.spark.pipelines.framework.topic_check import input_topic
 from tidemill.spark.pipelines.table.databases import database_of
-from tidemill.spark.pipelines.table.result_table import ResultRow, ResultTable
+from tidemill.spark.pipelines.table.result_table import QueryBatch, ResultRow, ResultTable
+from tidemill.spark.sink.batch_place import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,7 +59,9 @@ def table_stage(job: Job, settings: TableSettings) -> Stage:
 
 def _writer(table: ResultTable) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch_id: int) -> None:
-        table.add(_result_rows(rows))
+        query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        assert query_id is not None, "Spark sets it for every batch"
+        table.add(_result_rows(rows), QueryBatch(query_id, batch_id))
 
     return write
 

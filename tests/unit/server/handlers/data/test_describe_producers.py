@@ -56,3 +56,11 @@ def test_S11_an_answer_is_bounded_and_says_so(broker, monkeypatch):
     told, refused = describe(broker, indexes=(0, 0))
     assert (told.error_code, len(told.active_producers)) == (ErrorCode.NONE, 1)
     assert (refused.error_code, refused.active_producers) == (ErrorCode.INVALID_REQUEST, [])
+
+
+def test_a_view_has_no_producers_though_its_base_has(broker):
+    broker.make_topic("t")
+    broker.make_topic("t.some", partitions=-1, overrides={"tidemill.view.of": "t"})
+    broker.append("t", 1000, producer_id=7, producer_epoch=0, base_sequence=0)
+    (entry,) = describe(broker, "t.some")
+    assert (entry.error_code, entry.active_producers) == (ErrorCode.NONE, [])

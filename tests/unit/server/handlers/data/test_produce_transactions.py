@@ -230,3 +230,17 @@ def test_batches_of_all_codecs_and_sizes_are_verified_once(orders, codec, count)
 def test_a_batch_that_is_no_batch_is_refused_before_anybody_is_asked(orders):
     assert codes(orders, batch()[:40]) == [ErrorCode.CORRUPT_MESSAGE]
     assert orders.services.verifier.asked == []
+
+
+def test_nobody_adds_to_an_open_transaction_without_its_id(orders):
+    assert codes(orders, batch()) == [ErrorCode.NONE]
+    assert codes(orders, batch(1), transactional_id=None) == [ErrorCode.INVALID_REQUEST]
+    assert orders.partition("orders").log.log_end_offset == 1
+
+
+def test_who_may_not_use_the_id_adds_nothing_to_an_open_transaction(orders):
+    assert codes(orders, batch()) == [ErrorCode.NONE]
+    orders.permissions.deny(Operation.WRITE, "tx")
+    refused = [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
+    assert codes(orders, batch(1), batch()) == refused
+    assert orders.partition("orders").log.log_end_offset == 1

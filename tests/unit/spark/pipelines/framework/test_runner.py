@@ -18,6 +18,7 @@ from tidemill.spark.pipelines.framework.config_file import configure
 from tidemill.spark.pipelines.framework.pipeline import Stage
 from tidemill.spark.pipelines.framework.runner import Runner
 from tidemill.spark.pipelines.framework.stopping import StopRequest
+from tidemill.spark.pipelines.table.databases import DatabaseFailed
 from tidemill.testing.manual_clock import ManualClock, SimClock
 
 OUTAGE = "tidemill.client.network.errors.BrokerUnreachable: cannot write to topic x: refused"
@@ -223,3 +224,17 @@ def test_work_that_has_to_rest_for_a_poll_is_finished_at_the_end_too(tmp_path, f
     runner.run()
 
     assert list(steps) == []
+
+
+def test_a_database_that_is_away_when_the_pipeline_starts_again_is_waited_for(tmp_path):
+    shown, error = run(tmp_path, DatabaseFailed("the server is starting up"))
+
+    assert str(error).startswith("gave up after 3 failures: start: the server is starting up")
+    assert len(shown.failures) == 2
+
+
+def test_what_only_the_user_can_correct_is_not_tried_again(tmp_path):
+    shown, error = run(tmp_path, UserError("no such column"))
+
+    assert isinstance(error, UserError)
+    assert shown.failures == []
