@@ -11,7 +11,7 @@ from typing import TypeVar
 from tests.sim.history import History
 from tests.sim.replicas import Brokers
 from tidemill.client.admin.topic_admin import BROKER_DEFAULT, Admin
-from tidemill.client.consuming.consumer import EARLIEST, AtOffset, Consumer
+from tidemill.client.consuming.consumer import EARLIEST, READ_UNCOMMITTED, AtOffset, Consumer
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, LEADER_MOVED, list_offsets
@@ -37,11 +37,14 @@ HASTY_TIMEOUT_S = 1.0
 SHORT_TOPIC_PREFIX = "short-"
 
 
-async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
+async def drain(
+    brokers: Brokers, partition: TopicPartition, *, isolation_level: int = READ_UNCOMMITTED
+) -> list[Record]:
     """All records that a new consumer finds in a partition, from start to end."""
     async with ClusterClient(brokers.client_net(), brokers.bootstrap) as cluster:
-        (end,) = (await list_offsets(cluster, {partition: LATEST_TIMESTAMP})).values()
-        consumer = Consumer(cluster)
+        wanted = {partition: LATEST_TIMESTAMP}
+        (end,) = (await list_offsets(cluster, wanted, isolation_level=isolation_level)).values()
+        consumer = Consumer(cluster, isolation_level=isolation_level)
         await consumer.assign(partition.topic, EARLIEST, [partition.partition])
         records: list[Record] = []
         while consumer.positions[partition] < end.offset:

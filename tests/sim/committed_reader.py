@@ -15,9 +15,8 @@ from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, list_offsets
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.sim.world import SimWorld
-from tidemill.wire.records import Record
 
-__all__ = ["CommittedReader", "drain_committed"]
+__all__ = ["CommittedReader"]
 
 POLL_S = 0.5
 
@@ -89,17 +88,3 @@ class CommittedReader:
             return
         for partition, listed in found.items():
             self._seen.stable_offset(partition, listed.offset, known_before=known[partition])
-
-
-async def drain_committed(world: SimWorld, partition: TopicPartition) -> list[Record]:
-    """All records that a new reader of committed records finds, from start to end."""
-    async with ClusterClient(world.client_net(), world.bootstrap) as cluster:
-        wanted = {partition: LATEST_TIMESTAMP}
-        (end,) = (await list_offsets(cluster, wanted, isolation_level=READ_COMMITTED)).values()
-        consumer = Consumer(cluster, isolation_level=READ_COMMITTED)
-        await consumer.assign(partition.topic, AtOffset(0), [partition.partition])
-        records: list[Record] = []
-        while consumer.positions[partition] < end.offset:
-            for fetched in await consumer.poll(1.0):
-                records += fetched.records
-        return records

@@ -6,7 +6,8 @@ held, released, cancelled. The ledger shares no code with the books of the broke
 truth that no broker knows: when a client sent a record, on a clock that nobody sets.
 
 - I31  nothing is released before its time
-- I32  what is held ends once: released or cancelled, and a ticket has one release
+- I32  what is held ends once: released, cancelled or aborted, and a ticket has one release
+- I21  what is held in a transaction is released behind its commit, and never after an abort
 - I1   what was acknowledged is in the log
 """
 
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.sim.history import History
+from tests.support.transaction_history import Outcome, SentTransaction
 from tidemill.core.ids import TopicPartition
 from tidemill.replication.partition import Partition
 from tidemill.testing.sim.world import SimWorld
@@ -24,10 +26,14 @@ from tidemill.wire import header_names as names
 from tidemill.wire.batch import BatchHeader, iter_headers
 from tidemill.wire.marks import is_ours, is_veiled
 from tidemill.wire.records import Record, iter_records
+from tidemill.wire.transaction_marker import read_marker
 
 __all__ = ["Asked", "HoldHistory", "HoldLedger", "HoldWitness", "OpenHold"]
 
 READ_BYTES = 1 << 20
+RELEASED, CANCELLED, ABORTED = "released", "cancelled", "aborted"
+UNDECIDED = "in an open transaction"
+"""What may be known of a ticket that is not open."""
 
 
 class Asked(NamedTuple):
@@ -44,6 +50,13 @@ class Asked(NamedTuple):
     """A length of time, not a time of day."""
     is_far: bool = False
     """Not due during the run."""
+    transaction: SentTransaction | None = None
+    """That decides about it."""
+
+    def check_committed(self, value: bytes) -> None:
+        """Nobody may take it for committed before its producer has asked for that."""
+        is_aborted = self.transaction is not None and self.transaction.outcome is Outcome.ABORTED
+        assert not is_aborted, f"I21: {value!r} counts as committed, and nobody asked for that"
 
 
 @dataclass(slots=True)
@@ -59,6 +72,14 @@ class OpenHold:
     asked: Asked
 
 
+@dataclass(slots=True)
+class Undecided:
+    """What the log has of an open transaction, by offset."""
+
+    records: dict[int, bytes] = field(default_factory=dict)
+    holds: dict[int, OpenHold] = field(default_factory=dict)
+
+
 class HoldHistory:
     """What clients asked for and were told."""
 
@@ -68,7 +89,10 @@ class HoldHistory:
         self.acked: dict[TopicPartition, dict[int, bytes]] = {}
         self.refused: set[bytes] = set()
         """Commands that came too late: they are not in the log."""
-        self._reads: dict[int, dict[tuple[TopicPartition, int], bytes]] = {}
+        self.tickets: list[tuple[TopicPartition, int, bytes | None]] = []
+        """Of all that was acknowledged and asked to be held, with its message id."""
+        self._reads: dict[tuple[int, bool], dict[tuple[TopicPartition, int], bytes]] = {}
+        """By life, and whether the reader asked for committed records."""
 
     def ask(self, value: bytes, asked: Asked) -> None:
         self.asked[value] = asked
@@ -76,21 +100,32 @@ class HoldHistory:
     def sent(self, partition: TopicPartition, offset: int, value: bytes) -> None:
         told = self.acked.setdefault(partition, {})
         assert told.setdefault(offset, value) == value, f"I2: {partition} {offset}"
+        asked = self.asked[value]
+        if asked.kind in ("hold", "schedule"):
+            self.tickets.append((partition, offset, asked.message_id))
 
-    def read(self, partition: TopicPartition, records: Iterable[Record]) -> None:
+    def read(
+        self, partition: TopicPartition, records: Iterable[Record], *, is_committed: bool
+    ) -> None:
         """What a reader was given; `check_reads` compares it with the log."""
-        reads = self._reads.setdefault(self._history.life, {})
+        reads = self._reads.setdefault((self._history.life, is_committed), {})
         for record in records:
             value = bytes(record.value or b"")
-            kind = self.asked[value].kind
-            assert kind in ("plain", "hold", "schedule"), f"a command was read: {value!r}"
+            asked = self.asked[value]
+            is_shown = asked.kind in ("plain", "hold", "schedule")
+            assert is_shown, f"a command was read: {value!r}"
+            if is_committed:
+                asked.check_committed(value)
             assert reads.setdefault((partition, record.offset), value) == value, "I2"
 
-    def check_reads(self, partition: TopicPartition, visible: Mapping[int, bytes]) -> None:
+    def check_reads(
+        self, partition: TopicPartition, shown: Mapping[int, bytes], *, is_committed: bool
+    ) -> None:
         """What was read since logs last may have become shorter is what the log shows."""
-        for (one, offset), value in self._reads.get(self._history.life, {}).items():
+        reads = self._reads.get((self._history.life, is_committed), {})
+        for (one, offset), value in reads.items():
             if one == partition:
-                assert visible.get(offset) == value, f"I8: {value!r} was read at {offset}"
+                assert shown.get(offset) == value, f"I8: {value!r} was read at {offset}"
 
 
 @dataclass(slots=True)
@@ -102,7 +137,13 @@ class HoldLedger:
     """The right time of day, at a time of the simulation."""
     open: dict[int, OpenHold] = field(default_factory=dict)
     ended: dict[int, str] = field(default_factory=dict)
-    """By ticket: released or cancelled."""
+    """By ticket: what became of it, or that its transaction is open."""
+    undecided: dict[int, Undecided] = field(default_factory=dict)
+    """The open transactions, by producer id."""
+    committed: dict[int, bytes] = field(default_factory=dict)
+    """The clients' records of committed transactions, by offset; held ones by their tickets."""
+    aborted: set[int] = field(default_factory=set)
+    """The offsets that only a reader of uncommitted records is shown."""
     visible: dict[int, bytes] = field(default_factory=dict)
     found: dict[int, bytes] = field(default_factory=dict)
     """The clients' records, by offset."""
@@ -112,6 +153,8 @@ class HoldLedger:
     def add(self, data: memoryview, header: BatchHeader, at_s: float) -> None:
         """The next batch, which was first in a log at `at_s`."""
         if header.is_control:
+            if header.is_transactional:
+                self._decide(header.producer_id, is_commit=read_marker(data, header).is_commit)
             return
         for record in iter_records(data):
             if is_ours(header):
@@ -119,36 +162,58 @@ class HoldLedger:
             else:
                 self._add_of_client(record, header, at_s)
 
+    def shown(self, *, is_committed: bool) -> dict[int, bytes]:
+        """What a reader is given, once no transaction is open."""
+        hidden = self.aborted if is_committed else set()
+        return {offset: value for offset, value in self.visible.items() if offset not in hidden}
+
     def _add_of_client(self, record: Record, header: BatchHeader, at_s: float) -> None:
         value, headers = bytes(record.value or b""), dict(record.headers)
         asked = self.history.asked[value]
         assert value not in self.found.values(), f"I4: {value!r} is there twice"
         self.found[record.offset] = value
+        if header.is_transactional:
+            open_ = self.undecided.setdefault(header.producer_id, Undecided())
+            open_.records[record.offset] = value
         if asked.kind == "plain":
             self.visible[record.offset] = value
         elif not is_veiled(header):
             assert at_s >= asked.earliest_s, f"I31: {value!r} was not held"
             self.visible[record.offset] = value
-            self.ended[record.offset] = "released"
+            self.ended[record.offset] = RELEASED
         elif asked.kind in ("hold", "schedule"):
-            self._open(
-                OpenHold(
-                    value,
-                    record.offset,
-                    _due_ms(headers, header),
-                    header.partition_leader_epoch,
-                    asked,
-                )
-            )
+            due_ms = _due_ms(headers, header)
+            hold = OpenHold(value, record.offset, due_ms, header.partition_leader_epoch, asked)
+            if header.is_transactional:
+                self.undecided[header.producer_id].holds[record.offset] = hold
+                self.ended[record.offset] = UNDECIDED
+            else:
+                self._open(hold)
         else:
             self._command(value, headers, header, asked)
+
+    def _decide(self, producer_id: int, *, is_commit: bool) -> None:
+        """A marker: what is held in the transaction is open from here on, or never."""
+        ended = self.undecided.pop(producer_id, Undecided())
+        for ticket, hold in ended.holds.items():
+            del self.ended[ticket]
+            if is_commit:
+                self._open(hold)
+            else:
+                self.ended[ticket] = ABORTED
+        if not is_commit:
+            self.aborted |= ended.records.keys() & self.visible.keys()
+            return
+        for value in ended.records.values():
+            self.history.asked[value].check_committed(value)
+        self.committed |= ended.records
 
     def _open(self, made: OpenHold) -> None:
         asked = made.asked
         if asked.kind == "schedule":
             for older, hold in list(self.open.items()):
                 if hold.asked.kind == "schedule" and hold.asked.message_id == asked.message_id:
-                    self._end(older, "cancelled")
+                    self._end(older, CANCELLED)
         self.open[made.copy] = made
 
     def _command(
@@ -156,11 +221,11 @@ class HoldLedger:
     ) -> None:
         ticket = self._target(asked.target)
         if asked.kind == "cancel":
-            assert ticket is None or self.ended.get(ticket) != "released", (
-                f"I32: {value!r} cancelled {ticket}, which was delivered"
-            )
+            before = self.ended.get(ticket) if ticket is not None else None
+            is_early_or_late = before in (RELEASED, UNDECIDED)
+            assert not is_early_or_late, f"I32: {value!r} cancelled {ticket}, which was {before}"
             if ticket in self.open:
-                self._end(ticket, "cancelled")
+                self._end(ticket, CANCELLED)
             return
         assert ticket in self.open, f"{value!r} moved {ticket}, which is not held"
         hold = self.open[ticket]
@@ -202,7 +267,7 @@ class HoldLedger:
             hold.due_ms = int(headers[names.NEXT] or b"")
             assert hold.due_ms > due_ms, f"{ticket}: the next tick is not later"
         else:
-            self._end(ticket, "released")
+            self._end(ticket, RELEASED)
 
     def _end(self, ticket: int, how: str) -> None:
         del self.open[ticket]

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Sequence
 
 from tests.sim.campaign import Campaign, Pace, simulate
-from tests.sim.clients import retry_until_ready
-from tests.sim.committed_reader import CommittedReader, drain_committed
+from tests.sim.clients import drain, retry_until_ready
+from tests.sim.committed_reader import CommittedReader
 from tests.sim.faults import STALE_READS, Faults
 from tests.sim.history import History
 from tests.sim.probe import Probe
@@ -19,6 +19,7 @@ from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
 from tests.sim.transactional_worker import TransactionalWorker
 from tests.support.transaction_history import TransactionHistory
 from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.consuming.consumer import READ_COMMITTED
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
@@ -80,7 +81,9 @@ class _Judge:
         found: dict[TopicPartition, list[Record]] = {}
         for partition in PARTITIONS:
             found[partition] = await retry_until_ready(
-                lambda partition=partition: drain_committed(self._world, partition)
+                lambda partition=partition: drain(
+                    self._world, partition, isolation_level=READ_COMMITTED
+                )
             )
             self._check_replicas(partition)
         self._seen.check_final(found, passed)

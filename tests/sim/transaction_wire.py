@@ -172,14 +172,14 @@ class TransactionWire:
         self,
         instance: Instance,
         partition: TopicPartition,
-        values: Sequence[bytes],
+        records: Sequence[Record],
         sequence: int,
         *,
         patience_s: float = PATIENCE_S,
     ) -> int:
         """Append one batch; its first offset. Without patience it is sent once."""
         batch = build_batch(
-            [Record(value, timestamp=0) for value in values],
+            records,
             producer_id=instance.producer_id,
             producer_epoch=instance.epoch,
             base_sequence=sequence,

@@ -14,6 +14,7 @@ from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.world import SimWorld
+from tidemill.wire.records import Record
 
 __all__ = ["TransactionalWorker"]
 
@@ -146,8 +147,21 @@ class TransactionalWorker:
             values = [sent.value(partition) for _ in range(1 + self._rng.below(BATCH_RECORDS_MAX))]
             sequence = self._sequences[partition]
             self._sequences[partition] += len(values)
-            offset = await wire.produce(instance, partition, values, sequence)
-            sent.acked.update({value: offset + at for at, value in enumerate(values)})
+            records = [self._record(sent, partition, value) for value in values]
+            offset = await wire.produce(instance, partition, records, sequence)
+            for at, value in enumerate(values):
+                self._acked(sent, partition, offset + at, value)
+
+    def _record(self, _sent: SentTransaction, _partition: TopicPartition, value: bytes) -> Record:
+        return Record(value, timestamp=0)
+
+    def _acked(
+        self, sent: SentTransaction, _partition: TopicPartition, offset: int, value: bytes
+    ) -> None:
+        sent.acked[value] = offset
+
+    def _stray(self, sent: SentTransaction, partition: TopicPartition) -> Record:
+        return self._record(sent, partition, sent.stray())
 
     async def _commit_offset(
         self, wire: TransactionWire, instance: Instance, sent: SentTransaction
@@ -201,7 +215,8 @@ class TransactionalWorker:
         sequence = sequences.get(partition, 0)
         is_complete = await self._waits_for_markers(wire)
         try:
-            await wire.produce(instance, partition, [sent.stray()], sequence, patience_s=ONCE_S)
+            late = self._stray(sent, partition)
+            await wire.produce(instance, partition, [late], sequence, patience_s=ONCE_S)
         except StepFailed as failure:
             is_settled = not failure.in_doubt
         else:
@@ -235,7 +250,8 @@ class TransactionalWorker:
         instance, sent = self._replaced
         if self._one_in(2):
             partition = self._partitions[self._rng.below(len(self._partitions))]
-            step = wire.produce(instance, partition, [sent.stray()], 0, patience_s=ONCE_S)
+            late = self._stray(sent, partition)
+            step = wire.produce(instance, partition, [late], 0, patience_s=ONCE_S)
         else:
             step = wire.end(instance, is_commit=True, patience_s=ONCE_S)
         try:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from tidemill.delivery.holds.events import Carried, Closed, HoldEnding, HoldEvent, Opened
+from tidemill.delivery.holds.events import (
+    Carried,
+    Closed,
+    HoldEnding,
+    HoldEvent,
+    Opened,
+    TransactionEnded,
+)
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_headers import TICKET, Headers, read_number
+from tidemill.delivery.holds.undecided_holds import UndecidedHolds
 from tidemill.replication.holding.hold_clocks import BelievedWall
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.replication.holding.releaser import Releaser
+from tidemill.server.fetching.aborted_search import listed
+from tidemill.server.fetching.view_reader import ViewRead
 from tidemill.testing.mutants.planting import Function, mutant
 from tidemill.wire.batch import BatchHeader
 
@@ -81,6 +91,76 @@ def _carried_ignored(original: Function) -> Function:
     return lambda batch, header: [
         one for one in original(batch, header) if not isinstance(one, Carried)
     ]
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+_BOOK = "tidemill.delivery.holds.hold_book:HoldBook"
+_UNDECIDED = "tidemill.delivery.holds.undecided_holds:UndecidedHolds"
+
+
+@mutant("hold of an open transaction released", f"{_EVENTS}:_requested")
+def _open_at_once(original: Function) -> Function:
+    def requested(*arguments: object) -> Iterator[HoldEvent]:
+        for event in original(*arguments):
+            yield event._replace(producer_id=None) if isinstance(event, Opened) else event
+
+    return requested
+
+
+@mutant("aborted hold released", f"{_BOOK}._decide")
+def _aborted_opens(original: Function) -> Function:
+    def decide(book: HoldBook, producer_id: int, *, is_commit: bool, end_offset: int) -> None:
+        original(book, producer_id, is_commit=True, end_offset=end_offset)
+
+    return decide
+
+
+@mutant("marker decides for every producer", f"{_UNDECIDED}.take_all")
+def _decides_for_all(original: Function) -> Function:
+    def take_all(undecided: UndecidedHolds, _producer_id: int) -> list[Hold]:
+        producers = dict.fromkeys(producer_id for producer_id, _ in undecided)
+        return [hold for producer_id in producers for hold in original(undecided, producer_id)]
+
+    return take_all
+
+
+@mutant("undecided holds forgotten at takeover", f"{_REPLAY}:events_of")
+def _undecided_forgotten(original: Function) -> Function:
+    return lambda batch, header: [
+        one
+        for one in original(batch, header)
+        if not isinstance(one, Opened) or one.producer_id is None
+    ]
+
+
+@mutant("markers forgotten at takeover", f"{_REPLAY}:events_of")
+def _markers_forgotten(original: Function) -> Function:
+    return lambda batch, header: [
+        one for one in original(batch, header) if not isinstance(one, TransactionEnded)
+    ]
+
+
+@mutant("undecided holds not restored", f"{_BOOK}.restore")
+def _undecided_not_restored(original: Function) -> Function:
+    return lambda book, captured, runs: original(book, captured._replace(undecided=[]), runs)
+
+
+@mutant("floor ignores open transactions", f"{_UNDECIDED}.oldest_copy")
+def _floor_of_decided(_original: Function) -> Function:
+    return lambda _undecided: None
+
+
+@mutant(
+    "aborted list with veiled entries",
+    "tidemill.server.fetching.view_reader:ViewRead._name_transactions",
+)
+def _veiled_named(_original: Function) -> Function:
+    def name_transactions(read: ViewRead) -> None:
+        if read._aborted:
+            read.data.aborted_transactions = listed(read._aborted)
+
+    return name_transactions
 
 
 # --- clocks ---------------------------------------------------------------------------------------
