@@ -5,7 +5,8 @@ from contextlib import suppress
 
 from tests.support.fake_cluster import FIRST_PORT, HOST, FakeCluster
 from tests.unit.client.virtual_time import run_virtually
-from tidemill.client.network.controller_link import CONNECT_S_MAX, ControllerLink
+from tidemill.client.network.broker_link import CONNECT_S_MAX
+from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataResponse
