@@ -32,6 +32,7 @@ class PeerLinks:
         self._client_id = client_id
         self._links: dict[int, BrokerLink] = {}
         """By broker; bounded by the brokers that ever joined the cluster."""
+        self._is_closed = False
 
     async def request(
         self,
@@ -57,9 +58,12 @@ class PeerLinks:
                 name=f"broker {broker_id}",
                 refusal=ErrorCode.BROKER_NOT_AVAILABLE,
             )
+            if self._is_closed:
+                link.close()
         return link
 
     def close(self) -> None:
-        """Drop all connections; whoever asks these brokers is refused from now on."""
+        """Drop all connections; whoever asks is refused from now on."""
+        self._is_closed = True
         for link in self._links.values():
             link.close()
