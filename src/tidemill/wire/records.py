@@ -94,13 +94,7 @@ def iter_records(
     base_timestamp = header.base_timestamp
     if is_veiled(header) and append_time is None:
         base_timestamp = record_base(header, _highest_delta(section, header))
-    position = 0
-    for first in range(0, header.record_count, _CHUNK_RECORDS):
-        count = min(_CHUNK_RECORDS, header.record_count - first)
-        try:
-            position, rows = record_walk.rows(section, position, len(section), first, count)
-        except ValueError as err:
-            raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+    for rows in _row_chunks(section, header.record_count):
         for offset_delta, timestamp_delta, key, value, headers in rows:
             yield Record(
                 value,
@@ -109,6 +103,18 @@ def iter_records(
                 timestamp=base_timestamp + timestamp_delta if append_time is None else append_time,
                 offset=header.base_offset + offset_delta,
             )
+
+
+def _row_chunks(section: bytes, record_count: int) -> Iterator[list[record_walk.Row]]:
+    """The records of a section as rows, some at a time. KafkaError if it is damaged."""
+    position = 0
+    for first in range(0, record_count, _CHUNK_RECORDS):
+        count = min(_CHUNK_RECORDS, record_count - first)
+        try:
+            position, rows = record_walk.rows(section, position, len(section), first, count)
+        except ValueError as err:
+            raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+        yield rows
     if position != len(section):
         raise KafkaError(ErrorCode.INVALID_RECORD, "bytes after the last record")
 
@@ -140,26 +146,30 @@ def delay_records(
     batch was checked before; it may become larger than what clients may send.
     """
     section = bytes(batches.records_section(view, header))
+    _check_headers(section, header.record_count)
     delay: record_encode.Header = (_DELAY_NAME, b"%d" % delay_ms)
-    table = array("q", bytes(8 * record_walk.ROW_FIELDS * _CHUNK_RECORDS))
-    header_count = 0
     made = bytearray()
-    position = 0
-    for first in range(0, header.record_count, _CHUNK_RECORDS):
-        count = min(_CHUNK_RECORDS, header.record_count - first)
-        try:
-            record_walk.index(section, position, len(section), first, count, table)
-            header_count += count_headers(table, count)
-            check_header_count(header_count)
-            position, rows = record_walk.rows(section, position, len(section), first, count)
-        except ValueError as err:
-            raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+    for rows in _row_chunks(section, header.record_count):
         for _, _, _, _, headers in rows:
             if not any(name in _OWN_TIME for name, _ in headers):
                 headers.append(delay)
         made += record_encode.encode(rows)
     packed = compression.compress(header.codec, made)
     return memoryview(batches.with_records(view, packed, header.codec)), made
+
+
+def _check_headers(section: bytes, record_count: int) -> None:
+    """KafkaError if a section has too many, before an object is made of any of them."""
+    table = array("q", bytes(8 * record_walk.ROW_FIELDS * _CHUNK_RECORDS))
+    header_count = position = 0
+    for first in range(0, record_count, _CHUNK_RECORDS):
+        count = min(_CHUNK_RECORDS, record_count - first)
+        try:
+            position = record_walk.index(section, position, len(section), first, count, table)
+        except ValueError as err:
+            raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+        header_count += count_headers(table, count)
+        check_header_count(header_count)
 
 
 def count_headers(table: array[int], count: int) -> int:

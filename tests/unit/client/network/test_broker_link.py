@@ -3,9 +3,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from tests.support.fake_cluster import FIRST_PORT, HOST, FakeCluster
 from tests.unit.client.virtual_time import run_virtually
-from tidemill.client.network.controller_link import CONNECT_S_MAX, ControllerLink
+from tidemill.client.network.broker_link import CONNECT_S_MAX
+from tidemill.client.network.controller_link import ControllerLink
+from tidemill.client.network.peer_links import PeerLinks
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataResponse
@@ -33,6 +37,8 @@ class DeafNet:
 class Bench:
     """A link whose controller is dead at first."""
 
+    refusal = ErrorCode.NOT_CONTROLLER
+
     def __init__(self) -> None:
         self.controller = DEAD
         self.net = DeafNet(FakeCluster())
@@ -42,6 +48,24 @@ class Bench:
         return await self.link.request(
             MetadataRequest(topics=[]), MetadataResponse, version=12, timeout_s=30
         )
+
+
+class PeerBench(Bench):
+    """The same of the links to other brokers, of which one is asked."""
+
+    refusal = ErrorCode.BROKER_NOT_AVAILABLE
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.link = PeerLinks(self.net, lambda _broker_id: self.controller, client_id="test")
+
+    async def ask(self) -> MetadataResponse:
+        return await self.link.request(
+            1, MetadataRequest(topics=[]), MetadataResponse, version=12, timeout_s=30
+        )
+
+
+both_links = pytest.mark.parametrize("make_bench", [Bench, PeerBench])
 
 
 def test_a_controller_that_does_not_accept_holds_nobody_up_for_long():
@@ -75,29 +99,31 @@ def test_the_next_controller_is_asked_soon_after_one_that_does_not_accept():
     assert run_virtually(scenario()) <= CONNECT_S_MAX + 0.1
 
 
-def test_a_link_that_is_closed_while_it_connects_leaves_no_connection_open():
+@both_links
+def test_a_link_that_is_closed_while_it_connects_leaves_no_connection_open(make_bench):
     async def scenario():
-        bench = Bench()
+        bench = make_bench()
         bench.controller = ALIVE
         asked = asyncio.create_task(bench.ask())
         await bench.net.connecting.wait()
         bench.link.close()
         (outcome,) = await asyncio.gather(asked, return_exceptions=True)
         assert isinstance(outcome, KafkaError)
-        assert outcome.code is ErrorCode.NOT_CONTROLLER
+        assert outcome.code is bench.refusal
         assert [one.is_closing() for one in bench.net.transports] == [True]
 
     run_virtually(scenario())
 
 
-def test_a_closed_link_asks_nobody():
+@both_links
+def test_a_closed_link_asks_nobody(make_bench):
     async def scenario():
-        bench = Bench()
+        bench = make_bench()
         bench.controller = ALIVE
         bench.link.close()
         (outcome,) = await asyncio.gather(bench.ask(), return_exceptions=True)
         assert isinstance(outcome, KafkaError)
-        assert outcome.code is ErrorCode.NOT_CONTROLLER
+        assert outcome.code is bench.refusal
         assert bench.net.transports == []
 
     run_virtually(scenario())
