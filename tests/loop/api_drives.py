@@ -367,7 +367,7 @@ async def as_another_broker(stage: Stage) -> None:
         broker_epoch=cluster.broker_epoch,
         topics=[AskedLogTopic(topic_id=topic.topic_id, partitions=logs)],
     )
-    await internal.ask(ends, 0)
+    await internal.ask(ends, 0, refused=ErrorCode.NOT_LEADER_OR_FOLLOWER)  # it leads them all
     spec = API_SPECS[ApiKey.DELETE_TOPICS]
     request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
     frame = encode_request(request, spec=spec, version=5, correlation_id=0, client_id="c")

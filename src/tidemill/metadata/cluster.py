@@ -49,6 +49,7 @@ from tidemill.metadata.image.metadata_image import (
     MetadataImage,
 )
 from tidemill.metadata.lease import Lease
+from tidemill.metadata.log_end_survey import LogEndSurvey
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.registration import Presence, Registration, read_counter
 from tidemill.metadata.store.coord import Coord, CoordConflict, Put, SessionState
@@ -85,12 +86,20 @@ class Cluster:
         self._alarm = alarm
         self._keeper = ImageKeeper(coord, ImageReader(self.live, alarm))
         writer = PageWriter(coord, self._keeper)
-        self._controller = Controllership(
-            coord, self._keeper, writer, self.live, clock=clock, alarm=alarm
-        )
-        self.survey = self._controller.survey
+        self.survey = LogEndSurvey(lambda: self.image, clock)
         """Finds out where logs end while this broker is the controller; the broker runs it."""
+        self._controller = Controllership(
+            coord,
+            self._keeper,
+            writer,
+            self.live,
+            clock=clock,
+            alarm=alarm,
+            told=self.survey.of,
+        )
+        self.survey.told = self._controller.look_at
         self.survey.is_wanted = lambda: self.is_controller
+        self._keeper.subscribe(self.survey.follow)
         self._overrides = OverrideWriter(self._keeper, self._controller.write, self.live)
         self._registration = Registration(coord, config.node_id, rng)
         self._keeper.subscribe(self._follow_members)

@@ -23,6 +23,7 @@ from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
+    Told,
     let_in,
     missing_members,
     reconcile,
@@ -55,7 +56,6 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.overrides import broker_owner
-from tidemill.metadata.log_end_survey import LogEndSurvey
 from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
@@ -77,6 +77,7 @@ class Controllership:
         *,
         clock: Clock,
         alarm: Callable[[str], None],
+        told: Told,
     ) -> None:
         self._coord = coord
         self._keeper = keeper
@@ -85,15 +86,14 @@ class Controllership:
         self._clock = clock
         self._alarm = alarm
         self._load = ClusterLoad()
-        self.survey = LogEndSurvey(lambda: keeper.image, clock)
-        self.survey.told = self._look_at
+        self._told = told
         self.topics = TopicChanges(keeper, self._planner, self.write)
         self.partitions = PartitionChanges(
             keeper,
             self.change_partitions,
             is_writable=self.topics.is_writable,
             led_lately=self._led_lately,
-            told=self.survey.of,
+            told=told,
         )
         self._former_leaders = FormerLeaders()
         self._upkeep = ClusterUpkeep()
@@ -109,7 +109,6 @@ class Controllership:
         self._unserved: set[str] = set()
         """Topics that changed since the last election round; `_all_unserved` means all topics."""
         keeper.subscribe(self._follow)
-        keeper.subscribe(self.survey.follow)
         self.term: int | None = None
         """The version of the controller epoch's node since this broker is the controller, as far as
         it knows; else None."""
@@ -240,7 +239,7 @@ class Controllership:
             returned=returned,
             waited_for=awaited,
             led_lately=self._led_lately,
-            told=self.survey.of,
+            told=self._told,
         )
         self._report_new_disks(returned)
         await self.change_partitions(changes, term=term, members=let_in(image, unread))
@@ -249,7 +248,7 @@ class Controllership:
         if self._moving:
             self._look_again(self._former_leaders.forgotten_at(self._clock.monotonic()))
 
-    def _look_at(self, topics: Collection[str]) -> None:
+    def look_at(self, topics: Collection[str]) -> None:
         """More is known of the logs of these topics: perhaps one can be elected now."""
         self._unserved.update(topics)
         self._keeper.mark(nodes.BROKERS)

@@ -294,7 +294,7 @@ def log_end_questions(
     *,
     unclean: bool = False,
 ) -> list[LogEndQuestion]:
-    """What must be known before the partition can have a leader; `unclean`: or any at all."""
+    """What must be known before the partition can have a leader, or any leader if `unclean`."""
     partition, rules = topic.partitions[index], ElectionRules.of(topic)
     if unclean:
         rules = rules._replace(allows_unclean=True)

@@ -172,11 +172,15 @@ def who_must_tell(
 ) -> list[int]:
     """The replicas whose log ends decide who leads next; nobody, if that needs no asking."""
     candidates = [one for one in partition.replicas if one in electable]
-    if partition.leader != NO_LEADER or {*partition.isr, *partition.elr}.intersection(candidates):
+    certain = {*partition.isr, *partition.elr}
+    if partition.leader != NO_LEADER or certain.intersection(candidates):
         return []
-    asked = candidates if rules.allows_unclean else []
-    if not partition.isr and not partition.elr and set(partition.suspects) <= set(candidates):
-        asked = [one for one in candidates if one in partition.suspects] or asked
+    if rules.allows_unclean:
+        asked = candidates
+    elif certain or not set(partition.suspects) <= set(candidates):
+        asked = []  # somebody is waited for, and may be certain then
+    else:
+        asked = [one for one in candidates if one in partition.suspects]
     return asked if len(asked) > 1 else []
 
 
@@ -193,7 +197,7 @@ def _best_suspect(partition: PartitionImage, candidates: Sequence[int], told: Lo
 def _longest(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
     """The one with the longest log; NO_LEADER if one of several has not told its end.
 
-    Of several, the last leader, then the order of the assignment.
+    Of those that are as long, the last leader, then the order of the assignment.
     """
     if len(candidates) == 1:
         return candidates[0]

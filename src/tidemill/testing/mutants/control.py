@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemill.core.ids import NO_LEADER
@@ -35,7 +36,7 @@ def _first_suspect(_original: Function) -> Function:
 
 @mutant("shortest log leads", f"{_ELECTION}:_longest")
 def _shortest(original: Function) -> Function:
-    def shortest(partition: PartitionImage, candidates: Function, told: LogEnds) -> int:
+    def shortest(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
         found: int = original(partition, candidates, told)
         if found == NO_LEADER or len(candidates) == 1:
             return found
@@ -46,7 +47,7 @@ def _shortest(original: Function) -> Function:
 
 @mutant("absent suspect not waited for", f"{_ELECTION}:_best_suspect")
 def _absent_suspect(original: Function) -> Function:
-    def best(partition: PartitionImage, candidates: Function, told: LogEnds) -> int:
+    def best(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
         there = tuple(one for one in partition.suspects if one in candidates)
         found: int = original(replace(partition, suspects=there), candidates, told)
         return found

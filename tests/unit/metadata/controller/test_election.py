@@ -226,6 +226,15 @@ def test_a_topic_that_allows_unclean_elections_waits_for_no_suspect_that_is_down
     assert with_live_brokers(waiting, live(0, 2), UNCLEAN, told).leader == 0
 
 
+def test_a_topic_that_allows_unclean_elections_waits_for_no_silent_suspect():
+    waiting = suspected(0, 1)
+    assert who_must_tell(waiting, {0, 1, 2}, UNCLEAN) == [0, 1, 2]
+    told = LogEnds({0: LogEnd(4, 9), 2: LogEnd(4, 7)})
+    assert with_live_brokers(waiting, live(0, 1, 2), UNCLEAN, told) == waiting
+    silent = LogEnds(told.ends, silent={1})
+    assert with_live_brokers(waiting, live(0, 1, 2), UNCLEAN, silent).leader == 0
+
+
 def test_a_single_suspect_is_not_asked():
     assert who_must_tell(suspected(1), {0, 1, 2}, TWO) == []
     assert with_live_brokers(suspected(1), live(0, 1, 2), TWO).leader == 1
