@@ -240,6 +240,23 @@ def test_a_snapshot_whose_batch_is_cut_while_it_is_read_is_given_up(disk, tmp_pa
     run(scenario())
 
 
+def test_a_foreign_file_whose_number_is_no_number_of_ours_is_left_alone(disk, tmp_path):
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        foreign = tmp_path / "t-0" / f"{'9' * 20}.holdrun"
+        foreign.write_bytes(b"not a run")
+        again = await _again(leading, log, disk)
+        before = _snapshots(tmp_path / "t-0")
+        await _fill(again, 30)
+        assert _snapshots(tmp_path / "t-0") > before
+        assert again.holds.book.pending == 60
+        assert foreign.exists()
+
+    run(scenario())
+
+
 def test_S11_a_log_that_starts_over_while_its_snapshot_is_read_has_a_book_in_files_again(
     disk, tmp_path
 ):
