@@ -345,8 +345,12 @@ HOLD_REPLAY_BYTES = 256 * KIB
 """What a replay of holds reads of the log at a time."""
 LOOP_FOLDED_RECORDS_MAX = HELD_BATCH_RECORDS_MAX
 """Records that a follower opens in one turn of the loop; of more the replay takes care."""
+LOOP_FOLDED_BYTES_MAX = 2 * HELD_BATCH_BYTES_MAX
+"""The same, in uncompressed bytes: a fetched megabyte may be a thousand batches of eight each."""
 REPLAYED_RECORDS_PER_SLICE = 1_000
 """Records that a replay opens in one turn, unless one batch has more: about ten milliseconds."""
+REPLAYED_RECORD_BYTES = 8 * KIB
+"""What opening one record costs in uncompressed bytes, so a turn opens eight megabytes at most."""
 HOLD_TABLE_MAX = 16_384
 """Holds of a partition in memory, some 10 MB; then they are written as a sorted run."""
 HOLD_TABLES_FROZEN_MAX = 2

@@ -144,21 +144,29 @@ def prepare_produced(
     """
     left = 0 if work is None else work.left
     header, requesting = _validate(view, policy, now_ms, work)
+    spent = 0 if work is None else left - work.left
     if policy.delay_default_ms:
         if work is not None and header.record_count > LOOP_OWN_HEADERS_MAX:
             raise LongBatch
+        if work is not None and header.codec:
+            _charge_packing(work, spent)
         view, requesting = delay_records(view, header, policy.delay_default_ms)
         header = read_header(view)
-    if work is None or policy.compression == "producer":
-        stored, header = _stored_form(view, header, policy, now_ms)
-        return stored, header, requesting
-    if compression.CODEC_IDS[policy.compression] != header.codec:
-        spent = left - work.left
-        if spent > LOOP_RECOMPRESSED_WORK_MAX:
-            raise LongBatch
-        work.left -= RECOMPRESSION_FACTOR * spent
+    if (
+        work is not None
+        and policy.compression != "producer"
+        and compression.CODEC_IDS[policy.compression] != header.codec
+    ):
+        _charge_packing(work, spent)
     stored, header = _stored_form(view, header, policy, now_ms)
     return stored, header, requesting
+
+
+def _charge_packing(work: BatchWork, spent: int) -> None:
+    """Count what compressing records costs that took `spent` to read; LongBatch."""
+    if spent > LOOP_RECOMPRESSED_WORK_MAX:
+        raise LongBatch
+    work.left -= RECOMPRESSION_FACTOR * spent
 
 
 def prepare_own(

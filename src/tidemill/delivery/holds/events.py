@@ -84,6 +84,7 @@ __all__ = [
     "TransactionEnded",
     "concerns_holds",
     "events_of",
+    "open_records",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -156,8 +157,27 @@ def concerns_holds(header: BatchHeader) -> bool:
     return is_marked(header) or (header.is_control and header.is_transactional)
 
 
-def events_of(batch: Buffer, header: BatchHeader, *, many_min: int = MANY_MIN) -> list[HoldEvent]:
-    """The events of the stored batch that `batch` starts with, in order."""
+def open_records(batch: Buffer, header: BatchHeader) -> bytes:
+    """The records of the stored batch that `batch` starts with, if they can have events.
+
+    A kilobyte of a batch may be megabytes of them. KafkaError.
+    """
+    if header.is_control or not is_marked(header):
+        return b""
+    return bytes(records_section(memoryview(batch), header))
+
+
+def events_of(
+    batch: Buffer,
+    header: BatchHeader,
+    *,
+    section: bytes | None = None,
+    many_min: int = MANY_MIN,
+) -> list[HoldEvent]:
+    """The events of the stored batch that `batch` starts with, in order.
+
+    `section` has its records, if they are open already.
+    """
     view = memoryview(batch)
     if header.is_control:
         if not header.is_transactional:
@@ -165,7 +185,8 @@ def events_of(batch: Buffer, header: BatchHeader, *, many_min: int = MANY_MIN) -
         return [TransactionEnded(header.producer_id, read_marker(view, header).is_commit)]
     if not is_marked(header):
         return []
-    section = bytes(records_section(view, header))
+    if section is None:
+        section = open_records(view, header)
     try:
         return list(_events_in(section, header, many_min))
     except ValueError as err:

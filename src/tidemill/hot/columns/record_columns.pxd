@@ -1,5 +1,6 @@
 cimport cython
 from tidemill.hot cimport byte_copy
+from tidemill.hot.record_walk cimport header_at
 
 ctypedef long long i64
 
@@ -44,13 +45,11 @@ cdef int _put_binary(
 @cython.locals(row=Py_ssize_t, total=i64)
 cdef Py_ssize_t _count_headers(i64[::1] table, Py_ssize_t count) except -1
 
-@cython.locals(entry=Py_ssize_t, row=Py_ssize_t, position=Py_ssize_t, size=i64, _=i64)
+@cython.locals(entry=Py_ssize_t, row=Py_ssize_t, position=Py_ssize_t, end=Py_ssize_t,
+               name_at=Py_ssize_t, name_bytes=i64, size=i64, _=i64)
 cdef int _index_headers(
     const unsigned char[::1] buf, i64[::1] table, Py_ssize_t count, i64[::1] entries
 ) except -1
-
-@cython.locals(raw=cython.ulonglong, shift=int, byte=cython.ulonglong)
-cdef (i64, Py_ssize_t) _length(const unsigned char[::1] buf, Py_ssize_t position) except *
 
 cdef object _put_headers(
     object column, Py_ssize_t first, const unsigned char[::1] buf, i64[::1] table, Py_ssize_t count

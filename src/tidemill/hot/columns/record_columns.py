@@ -20,7 +20,7 @@ from array import array
 from typing import final
 
 from tidemill.hot import byte_copy
-from tidemill.hot.record_walk import index
+from tidemill.hot.record_walk import header_at, index
 
 __all__ = ["BinaryColumn", "HeaderColumn", "RecordColumns", "append"]
 
@@ -132,6 +132,7 @@ class RecordColumns:
             total += column.data_bytes if column is not None else 0
         if self.headers is not None:
             total += self.headers.keys.data_bytes + self.headers.values.data_bytes
+            total += 8 * self.headers.count  # also of an empty one, of which there may be millions
         return total
 
 
@@ -333,28 +334,15 @@ def _index_headers(buf: Buffer, table: array[int], count: int, entries: array[in
     entry = 0
     for row in range(count):
         position = table[row * 9 + 6]
+        end = table[row * 9 + 8]
         for _ in range(table[row * 9 + 7]):
-            size, position = _length(buf, position)
-            entries[entry] = position
-            entries[entry + 1] = size
-            size, position = _length(buf, position + size)
+            name_at, name_bytes, position, size = header_at(buf, position, end)
+            entries[entry] = name_at
+            entries[entry + 1] = name_bytes
             entries[entry + 2] = position
             entries[entry + 3] = size
-            position += size if size > 0 else 0
+            position += max(0, size)
             entry += 4
-
-
-def _length(buf: Buffer, position: int) -> tuple[int, int]:
-    """A varint and where it ends. `index` has checked that it is whole and in bounds."""
-    raw = 0
-    shift = 0
-    byte = 0x80
-    while byte >= 0x80 and shift < 35:
-        byte = buf[position]
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-        position += 1
-    return (raw >> 1) ^ -(raw & 1), position
 
 
 def _put_headers(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import HOLD_REPLAY_BYTES, REPLAYED_RECORDS_PER_SLICE
+from tidemill.core.limits import (
+    HOLD_REPLAY_BYTES,
+    REPLAYED_RECORD_BYTES,
+    REPLAYED_RECORDS_PER_SLICE,
+)
 from tidemill.core.loop.pacing import Pacer, next_turn
-from tidemill.delivery.holds.events import concerns_holds, events_of
+from tidemill.delivery.holds.events import concerns_holds, events_of, open_records
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Disk
@@ -40,8 +44,10 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
             view = memoryview(chunk)
             for position, header in iter_headers(view):
                 if concerns_holds(header):
-                    await pacer.step(header.record_count)
-                    book.fold(events_of(view[position:], header), offset=header.next_offset)
+                    section = open_records(view[position:], header)
+                    await pacer.step(header.record_count + len(section) // REPLAYED_RECORD_BYTES)
+                    events = events_of(view[position:], header, section=section)
+                    book.fold(events, offset=header.next_offset)
                     spill = holds.spills.try_take(book)
                     if spill is not None:
                         await holds.spills.write(disk, book, spill)

@@ -16,12 +16,13 @@ from typing import Protocol, final
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import (
+    LOOP_FOLDED_BYTES_MAX,
     LOOP_FOLDED_RECORDS_MAX,
     RELEASE_BYTES_MAX,
     RELEASE_OVERHEAD_BYTES,
     RELEASE_RECORDS_MAX,
 )
-from tidemill.delivery.holds.events import concerns_holds, events_of
+from tidemill.delivery.holds.events import concerns_holds, events_of, open_records
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.intake import Requests
@@ -175,23 +176,26 @@ class PartitionHolds:
 
     # --- appended batches ------------------------------------------------------------------------
 
-    def appended(self, batch: memoryview, header: BatchHeader) -> None:
-        """Every batch of the log, in order, right after it was appended."""
+    def appended(self, batch: memoryview, header: BatchHeader) -> int:
+        """Every batch of the log, in order, right after it was appended; what was opened of it."""
         if not self.is_whole or not concerns_holds(header):
-            return
+            return 0
         before = self._next_dues()
         try:
-            self.book.fold(events_of(batch, header), offset=header.next_offset)
+            section = open_records(batch, header)
+            events = events_of(batch, header, section=section)
+            self.book.fold(events, offset=header.next_offset)
         except KafkaError:
             # The batch is in the log, whatever its records are: the replay says what is wrong.
             self.was_cut()
-            return
+            return 0
         self.settle(self.book)
         spill = self.spills.try_take(self.book)
         if spill is not None:
             self.host.write_spill(self, self.book, spill)
         if self.partition.is_leader and self._next_dues() != before:
             self.host.look_at(self)
+        return len(section)
 
     def appended_many(self, batches: memoryview, found: Sequence[tuple[int, BatchHeader]]) -> None:
         """The leader's batches, by their positions. Very many are left to the replay.
@@ -200,12 +204,20 @@ class PartitionHolds:
         """
         concerned = [header.record_count for _, header in found if concerns_holds(header)]
         if self.is_whole and sum(concerned) > LOOP_FOLDED_RECORDS_MAX:
-            self.is_whole = False
-            self._resumes_at = found[0][1].base_offset
-            self.host.replay(self)
+            self._leave_to_replay(found[0][1].base_offset)
             return
+        opened_bytes = 0
         for position, header in found:
-            self.appended(batches[position:], header)
+            if self.is_whole and opened_bytes > LOOP_FOLDED_BYTES_MAX:
+                self._leave_to_replay(header.base_offset)
+                return
+            opened_bytes += self.appended(batches[position:], header)
+
+    def _leave_to_replay(self, offset: int) -> None:
+        """The book holds everything below: a replay goes on from there, in short turns."""
+        self.is_whole = False
+        self._resumes_at = offset
+        self.host.replay(self)
 
     def _next_dues(self) -> tuple[int | None, int | None]:
         return self.book.next_due(Axis.WALL), self.book.next_due(Axis.STEADY)

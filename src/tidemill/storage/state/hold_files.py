@@ -38,6 +38,7 @@ _RUN_KIND = b"HRUN"
 _SNAPSHOT_KIND = b"HSNP"
 _HEAD = Struct(">qI")
 _NUMBER = Struct(">q")
+_NUMBERS_END = 1 << 62
 
 
 class StoredHolds(NamedTuple):
@@ -175,5 +176,6 @@ def _runs_of(payload: memoryview, offset: int, name: str) -> list[int]:
 
 
 def _numbers(names: Sequence[str], suffix: str) -> list[int]:
+    """Those that fit the files: twenty digits may say more, but not in a name of ours."""
     found = [try_parse_offset(name, suffix) for name in names]
-    return [number for number in found if number is not None]
+    return [number for number in found if number is not None and number < _NUMBERS_END]

@@ -66,9 +66,9 @@ def _due_rounded(original: Function) -> Function:
 
 @mutant("due decided at replay", f"{_REPLAY}:events_of")
 def _due_at_replay(original: Function) -> Function:
-    def events_of(batch: memoryview, header: BatchHeader) -> list[HoldEvent]:
+    def events_of(batch: memoryview, header: BatchHeader, *, section: bytes) -> list[HoldEvent]:
         late = _ROUNDED_MS  # as if the batch had been taken in when it is replayed
-        events: list[HoldEvent] = original(batch, header)
+        events: list[HoldEvent] = original(batch, header, section=section)
         return [
             one._replace(hold=one.hold._replace(due_ms=one.hold.due_ms + late))
             if isinstance(one, Opened) and one.hold.axis is Axis.STEADY
@@ -81,15 +81,15 @@ def _due_at_replay(original: Function) -> Function:
 
 @mutant("closed set forgotten at takeover", f"{_REPLAY}:events_of")
 def _closed_forgotten(original: Function) -> Function:
-    return lambda batch, header: [
-        one for one in original(batch, header) if not isinstance(one, Closed)
+    return lambda batch, header, section: [
+        one for one in original(batch, header, section=section) if not isinstance(one, Closed)
     ]
 
 
 @mutant("carried copy ignored", f"{_REPLAY}:events_of")
 def _carried_ignored(original: Function) -> Function:
-    return lambda batch, header: [
-        one for one in original(batch, header) if not isinstance(one, Carried)
+    return lambda batch, header, section: [
+        one for one in original(batch, header, section=section) if not isinstance(one, Carried)
     ]
 
 

@@ -128,6 +128,14 @@ def test_large_records_are_taken_few_at_a_time(flavour):
     assert 10 <= columns.row_count <= 13
 
 
+def test_headers_count_though_they_are_empty(flavour):
+    module = load(flavour, "columns.record_columns")
+    columns = module.RecordColumns()
+    section = section_of([(0, None, None, [(b"", None)] * 300_000)] * 4)
+    _, done = append(module, columns, section, 4, bytes_max=1 << 20)
+    assert done == 1
+
+
 def test_an_append_time_replaces_every_timestamp(flavour):
     module = load(flavour, "columns.record_columns")
     columns = module.RecordColumns()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -142,6 +143,20 @@ def test_a_topic_that_holds_nothing_has_no_default(other):
         checked_overrides({"tidemill.delay.default.ms": "1000", **other})
     assert refused.value.code is ErrorCode.INVALID_CONFIG
     assert checked_overrides({"tidemill.delay.default.ms": "0", **other})
+
+
+@pytest.mark.parametrize("codec", [compression.GZIP, compression.ZSTD])
+def test_a_few_large_records_that_are_packed_again_are_left_to_a_thread(codec):
+    records = [Record(Random(n).randbytes(100_000), timestamp=0) for n in range(8)]
+    policy = BatchPolicy(delay_default_ms=7)
+    packed = build_batch(records, codec=codec)
+    work = BatchWork(1 << 30)
+    with pytest.raises(LongBatch):
+        prepare_produced(memoryview(packed), policy, 0, work)
+    prepare_produced(memoryview(build_batch(records)), policy, 0, work)
+    left = work.left
+    prepare_produced(memoryview(build_batch(records[:1], codec=codec)), policy, 0, work)
+    assert left - work.left > 1_000_000, "packing costs more than reading"
 
 
 def test_more_headers_than_a_held_batch_may_have_are_not_made_objects(leading):

@@ -12,13 +12,19 @@ import pytest
 from tests.support.batches import append, batch, flush
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay
-from tidemill.replication.holding import hold_snapshots, partition_holds, releaser
+from tidemill.replication.holding import (
+    hold_replay,
+    hold_snapshots,
+    partition_holds,
+    releaser,
+)
 from tidemill.replication.holding.hold_spills import HoldSpills
 from tidemill.storage.files.disk import OsDisk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig, LogSlice
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.manual_clock import ManualClock
+from tidemill.wire import compression
 
 
 @pytest.fixture(autouse=True)
@@ -240,6 +246,23 @@ def test_a_snapshot_whose_batch_is_cut_while_it_is_read_is_given_up(disk, tmp_pa
     run(scenario())
 
 
+def test_a_foreign_file_whose_number_is_no_number_of_ours_is_left_alone(disk, tmp_path):
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        foreign = tmp_path / "t-0" / f"{'9' * 20}.holdrun"
+        foreign.write_bytes(b"not a run")
+        again = await _again(leading, log, disk)
+        before = _snapshots(tmp_path / "t-0")
+        await _fill(again, 30)
+        assert _snapshots(tmp_path / "t-0") > before
+        assert again.holds.book.pending == 60
+        assert foreign.exists()
+
+    run(scenario())
+
+
 def test_S11_a_log_that_starts_over_while_its_snapshot_is_read_has_a_book_in_files_again(
     disk, tmp_path
 ):
@@ -260,6 +283,41 @@ def test_S11_a_log_that_starts_over_while_its_snapshot_is_read_has_a_book_in_fil
         assert again.holds.is_whole
         await _fill(again, 9)
         assert again.holds.book.runs()
+
+    run(scenario())
+
+
+def test_S11_a_replay_of_batches_that_open_to_megabytes_gives_others_a_turn(
+    disk, tmp_path, monkeypatch
+):
+    opened: list[int] = []
+    most: list[int] = []
+    original = hold_replay.open_records
+
+    def open_records(batch, header):
+        section = original(batch, header)
+        opened.append(len(section))
+        return section
+
+    async def watch():
+        while True:
+            most.append(sum(opened))
+            opened.clear()
+            await asyncio.sleep(0)
+
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        for _ in range(40):
+            held = (bytes(1 << 20), [delay(60_000)])
+            leading.send(held, codec=compression.ZSTD)
+        monkeypatch.setattr(hold_replay, "open_records", open_records)
+        watching = asyncio.create_task(watch())
+        again = await _again(leading, log, disk)
+        watching.cancel()
+        assert again.holds.book.pending == 40
+        assert sum(most) >= 40 << 20
+        assert max(most) <= 10 << 20
 
     run(scenario())
 

@@ -264,8 +264,13 @@ def test_a_follower_knows_what_is_held_and_releases_it_when_it_leads(clock):
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_a_follower_that_is_sent_very_much_at_once_folds_it_later(clock, monkeypatch, is_cut):
-    monkeypatch.setattr(partition_holds, "LOOP_FOLDED_RECORDS_MAX", 2)
+@pytest.mark.parametrize(
+    ("limit", "folded"), [("LOOP_FOLDED_RECORDS_MAX", 1), ("LOOP_FOLDED_BYTES_MAX", 2)]
+)
+def test_a_follower_that_is_sent_very_much_at_once_folds_it_later(
+    clock, monkeypatch, is_cut, limit, folded
+):
+    monkeypatch.setattr(partition_holds, limit, 2)
 
     async def scenario():
         first, second = Replica(clock).lead(), Replica(clock)
@@ -278,7 +283,7 @@ def test_a_follower_that_is_sent_very_much_at_once_folds_it_later(clock, monkeyp
         first.send((b"", cancel(b"0")))
         second.copy_from(first)
         assert not second.holds.is_whole
-        assert second.holds.book.pending == 1
+        assert second.holds.book.pending == folded
         assert second.partition.droppable_offset() == 0
         if is_cut:
             second.partition.log.truncate_to(3)
