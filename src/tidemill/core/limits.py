@@ -282,8 +282,12 @@ OFFSETS_BATCH_BYTES_MAX = 8 * MIB
 """The topic's `max.message.bytes`: a thousand members with their assignments fit."""
 
 # --- transactions --------------------------------------------------------------------------------
+COORDINATED_NAME_CHARS_MAX = 1 * KIB
+"""Of a group or a transactional id: it is kept for long, and its hash takes 0.1 ms (S38)."""
 TRANSACTION_PARTITIONS_MAX = 10_000
 """Partitions of one transaction: each addition writes a record that names all of them."""
+OPEN_TRANSACTION_PARTITIONS_MAX = 1_000_000
+"""Partitions of all transactions that a broker coordinates and that are not complete: 150 MB."""
 TRANSACTION_RECORD_BYTES_MAX = 768 * KIB
 """A transaction's record: fits a topic's default limit, also with what its end adds."""
 TRANSACTIONS_BATCH_BYTES_MAX = 2 * MIB

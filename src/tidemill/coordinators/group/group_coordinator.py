@@ -15,6 +15,7 @@ from tidemill.coordinators.runtime.partition_writer import Marker
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
+from tidemill.core.errors import ErrorCode
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, Delta, MetadataImage
 from tidemill.storage.files.disk import Disk
@@ -25,6 +26,8 @@ __all__ = ["GroupCoordinator"]
 @final
 class GroupCoordinator(Coordinator[GroupShard]):
     """Coordinates groups and keeps their offsets."""
+
+    name_refusal = ErrorCode.INVALID_GROUP_ID
 
     def __init__(
         self,

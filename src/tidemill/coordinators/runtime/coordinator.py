@@ -15,6 +15,7 @@ from tidemill.coordinators.runtime.partition_writer import PartitionWriter
 from tidemill.coordinators.runtime.shard import Now, Result, Shard
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import COORDINATED_NAME_CHARS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import MetadataImage
 
@@ -40,6 +41,9 @@ def java_hash(text: str) -> int:
 
 class Coordinator(Generic[S]):
     """Routes operations to the shards of the partitions that this broker leads."""
+
+    name_refusal: ErrorCode = ErrorCode.INVALID_REQUEST
+    """Of a name that is too long."""
 
     def __init__(
         self, topic: str, runtime: CoordinatorRuntime[S], image: Callable[[], MetadataImage]
@@ -73,6 +77,9 @@ class Coordinator(Generic[S]):
         return self.runtime.read(index, operation, refuse)
 
     def _partition_of(self, name: str, without_topic: ErrorCode) -> int:
+        if len(name) > COORDINATED_NAME_CHARS_MAX:
+            detail = f"a name has at most {COORDINATED_NAME_CHARS_MAX} characters"
+            raise KafkaError(self.name_refusal, detail)
         topic = self._image().topics.get(self._topic)
         if topic is None:
             raise KafkaError(without_topic)

@@ -33,7 +33,10 @@ from tidemill.coordinators.transaction.transaction import NO_EPOCH, NO_ID, Trans
 from tidemill.core.config.transaction_config import TransactionConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import TRANSACTION_RECORD_BYTES_MAX
+from tidemill.core.limits import (
+    OPEN_TRANSACTION_PARTITIONS_MAX,
+    TRANSACTION_RECORD_BYTES_MAX,
+)
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta
 from tidemill.wire.generated.end_txn import EndTxnResponse
@@ -56,13 +59,23 @@ class MarkersWanted(NamedTuple):
 
 @final
 class TransactionLimit:
-    """Limits the transactional ids that one broker coordinates, in all its shards together."""
+    """Limits the ids and partitions that one broker coordinates, in all its shards together."""
 
-    __slots__ = ("count", "ids_max")
+    __slots__ = ("count", "ids_max", "partitions")
 
     def __init__(self, ids_max: int) -> None:
         self.ids_max = ids_max
         self.count = 0
+        self.partitions = 0
+        """Of all transactions that are not complete."""
+
+    def check_more_partitions(self, count: int) -> None:
+        """KafkaError if transactions would have too many together."""
+        if self.partitions + count > OPEN_TRANSACTION_PARTITIONS_MAX:
+            detail = (
+                f"the transactions that this broker coordinates have {self.partitions} partitions"
+            )
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
 
     def check_one_more(self) -> None:
         """KafkaError if the limit is reached."""
@@ -117,12 +130,14 @@ class TransactionShard:
     def _know(self, transaction: Transaction) -> None:
         self._known[transaction.transactional_id] = transaction
         self._limit.count += 1
+        self._limit.partitions += len(transaction.partitions)
         self._counts[transaction.status] += 1
         if transaction.status.is_open:
             self._open[transaction.transactional_id] = transaction.start_ms
 
     def _forget(self, transaction: Transaction) -> None:
         self._limit.count -= 1
+        self._limit.partitions -= len(transaction.partitions)
         self._counts[transaction.status] -= 1
         self._open.pop(transaction.transactional_id, None)
 
@@ -165,6 +180,7 @@ class TransactionShard:
 
     def resign(self) -> list[Deferred[Any]]:
         self._limit.count -= len(self._known)
+        self._limit.partitions -= sum(len(self._known[name].partitions) for name in self._open)
         self._known.clear()
         self._counts.clear()
         self._open.clear()
@@ -283,6 +299,8 @@ class TransactionShard:
         )
         if after is current:
             return Result(ErrorCode.NONE)
+        had = 0 if current is None else len(current.partitions)
+        self._limit.check_more_partitions(len(after.partitions) - had)
         record = transaction_record(after)
         if len(record.value or b"") > TRANSACTION_RECORD_BYTES_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "the transaction names too many topics")

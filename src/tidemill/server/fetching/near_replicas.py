@@ -46,18 +46,18 @@ class NearReplicas:
         self._config = services.config
         self._rack = rack
 
-    def check_readable(self, partition: Partition, topic: str) -> None:
-        """KafkaError unless the client may read `topic` from this replica of the partition."""
+    def check_readable(self, partition: Partition) -> None:
+        """KafkaError unless the client may read this replica of the partition."""
         partition.check_readable()
         # Only by the topic's own key: brokers may have different defaults, and the leader chose.
-        if not partition.is_leader and self._key_of(topic) == _LEADER:
+        if not partition.is_leader and self._key_of(partition) == _LEADER:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "only its leader may be read")
 
-    def try_choose(self, partition: Partition, topic: str, offset: int) -> int | None:
+    def try_choose(self, partition: Partition, offset: int) -> int | None:
         """The broker that the client should read from; None: from here."""
         if not partition.is_leader or not _is_readable_at(partition, offset):
             return None
-        read_from = self._read_from(topic)
+        read_from = self._read_from(partition)
         is_at_home = self._rack_of(self._config.static.node_id) == self._rack
         if read_from == _LEADER or (read_from == _NEAREST and is_at_home):
             return None
@@ -68,14 +68,15 @@ class NearReplicas:
         # Different partitions are read from different brokers, and each always from the same one.
         return sorted(near)[partition.name.partition % len(near)] if near else None
 
-    def _read_from(self, topic: str) -> str:
-        key = self._key_of(topic)
+    def _read_from(self, partition: Partition) -> str:
+        key = self._key_of(partition)
         if key != _BY_SELECTOR:
             return key
         return _LEADER if self._config.current.replica_selector_class == _LEADER else _NEAREST
 
-    def _key_of(self, topic: str) -> str:
-        found = self._services.cluster.image.topic(topic)
+    def _key_of(self, partition: Partition) -> str:
+        """The key of the topic; a view is read from where its base says."""
+        found = self._services.cluster.image.topic(partition.name.topic)
         return _BY_SELECTOR if found is None else found.config.tidemill_read_from
 
     def _rack_of(self, broker_id: int) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.transaction_desk import ID, TransactionDesk, at
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, ProducerName, Result
+from tidemill.coordinators.transaction import shard as shard_module
 from tidemill.coordinators.transaction.decisions import Ending
 from tidemill.coordinators.transaction.records import (
     transaction_record,
@@ -113,6 +114,25 @@ def test_S42_a_hundred_thousand_ids_are_kept_and_the_next_one_is_refused():
     assert code is ErrorCode.POLICY_VIOLATION
     shard.resign()
     assert limit.count == 0
+
+
+def test_S42_transactions_that_never_end_have_a_limited_number_of_partitions(monkeypatch):
+    monkeypatch.setattr(shard_module, "OPEN_TRANSACTION_PARTITIONS_MAX", 3)
+    desk = TransactionDesk()
+    first, second = desk.init(), desk.init(transactional_id="other")
+    desk.add(first, "t-0", "t-1")
+    desk.add(second, "t-0", transactional_id="other")
+    desk.add(first, "t-1")
+    assert refusal(lambda: desk.add(first, "t-2")) is ErrorCode.POLICY_VIOLATION
+    desk.end(first)
+    desk.finish()
+    desk.add(second, "t-1", "t-2", transactional_id="other")
+    reloaded = TransactionShard(TransactionConfig(), limit := TransactionLimit(MANY_IDS))
+    for key, value in desk.log:
+        reloaded.replay(key, value)
+    assert limit.partitions == 3
+    reloaded.resign()
+    assert limit.partitions == 0
 
 
 def test_a_refused_id_costs_no_producer_id():

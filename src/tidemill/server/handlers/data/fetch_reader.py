@@ -177,7 +177,7 @@ class FetchReader:
         if self._near is None:
             partition.check_leader()
         else:
-            self._near.check_readable(partition, target.topic)
+            self._near.check_readable(partition)
         partition.check_epoch(target.current_leader_epoch)
         self.partitions.append(partition)
         data.log_start_offset = partition.log.log_start_offset
@@ -206,7 +206,7 @@ class FetchReader:
     def _sends_on(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
         """Whether the reader is sent to a replica that is nearer to it."""
         near = self._near
-        chosen = near and near.try_choose(partition, target.topic, target.fetch_offset)
+        chosen = near and near.try_choose(partition, target.fetch_offset)
         if chosen is None:
             return False
         data.preferred_read_replica = chosen

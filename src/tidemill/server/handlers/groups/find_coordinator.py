@@ -12,7 +12,10 @@ versions are offered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.metadata_image import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
@@ -40,6 +43,10 @@ GROUP = 0
 TRANSACTION = 1
 SHARE = 2
 NO_BROKER = -1
+KEYS_PER_SLICE = 100
+"""Keys that are looked up in one turn of the loop (S11): about a millisecond."""
+CHARS_PER_STEP = 32
+"""A longer key counts as several: it is hashed."""
 TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
 """The topics of the coordinators that are served, by key type."""
 
@@ -48,7 +55,10 @@ def handle(context: GroupContext, request: FindCoordinatorRequest) -> Answer:
     topic = TOPICS.get(request.key_type)
     if topic is not None and not internal_topic_is_usable(context.services, topic):
         return _create_topic_and_find(context, request, topic)
-    return _find_all(context, request)
+    keys = _keys(context, request)
+    if len(keys) > KEYS_PER_SLICE:
+        return _find_many(context, request.key_type, keys)
+    return _response(context, [_found(context, request.key_type, key) for key in keys])
 
 
 async def _create_topic_and_find(
@@ -59,19 +69,26 @@ async def _create_topic_and_find(
     except KafkaError as error:
         context.services.telemetry.count_error(error.code)
         return _response(context, [_refusal(key, error) for key in _keys(context, request)])
-    return _find_all(context, request)
+    return await _find_many(context, request.key_type, _keys(context, request))
 
 
-def _find_all(context: GroupContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def _find_many(
+    context: GroupContext, key_type: int, keys: Sequence[str]
+) -> FindCoordinatorResponse:
+    pacer = Pacer(KEYS_PER_SLICE)
     found = []
-    for key in _keys(context, request):
-        try:
-            broker = _find(context, request.key_type, key)
-            found.append(_coordinator(context, key, broker))
-        except KafkaError as error:
-            context.services.telemetry.count_error(error.code)
-            found.append(_refusal(key, error))
+    for key in keys:
+        await pacer.step(1 + len(key) // CHARS_PER_STEP)
+        found.append(_found(context, key_type, key))
     return _response(context, found)
+
+
+def _found(context: GroupContext, key_type: int, key: str) -> Coordinator:
+    try:
+        return _coordinator(context, key, _find(context, key_type, key))
+    except KafkaError as error:
+        context.services.telemetry.count_error(error.code)
+        return _refusal(key, error)
 
 
 def _keys(context: GroupContext, request: FindCoordinatorRequest) -> list[str]:

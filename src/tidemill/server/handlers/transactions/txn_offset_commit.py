@@ -46,8 +46,11 @@ def handle(context: TransactionContext, request: TxnOffsetCommitRequest) -> Answ
 async def _commit(
     context: TransactionContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    allowed = [one for one in request.topics if context.allows(Operation.READ, topic(one.name))]
-    forbidden = [one for one in request.topics if one not in allowed]
+    allowed: list[TxnOffsetCommitRequestTopic] = []
+    forbidden: list[TxnOffsetCommitRequestTopic] = []
+    for one in request.topics:
+        may_read = context.allows(Operation.READ, topic(one.name))
+        (allowed if may_read else forbidden).append(one)
     request.topics = allowed
     try:
         answer = await _commit_allowed(context, request)

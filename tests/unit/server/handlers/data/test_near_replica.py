@@ -312,3 +312,26 @@ def test_F65_a_view_is_served_by_followers_too(following):
         following.run(_turns())
     data = heard[0].responses[0].partitions[0]
     assert bases(data) == [0, 1]
+
+
+# --- views ---------------------------------------------------------------------------------------
+
+
+def test_F86_a_view_is_read_from_where_its_base_says(make):
+    broker = make([NODE_ID, FAR, NEAR], overrides={"tidemill.read.from": "followers"})
+    broker.make_topic("orders.all", -1, overrides={"tidemill.view.of": "orders"})
+    broker.append("orders", NOW_MS)
+    followers_have(broker, 1)
+    assert fetch(broker, 0, rack="nowhere").preferred_read_replica in (FAR, NEAR)
+    assert fetch(broker, 0, rack="nowhere", topic="orders.all").preferred_read_replica in (
+        FAR,
+        NEAR,
+    )
+
+
+def test_F86_a_view_of_a_topic_that_only_its_leader_serves_is_not_read_from_a_follower(make):
+    broker = make([FAR, NODE_ID, NEAR], overrides={"tidemill.read.from": "leader"})
+    broker.make_topic("orders.all", -1, overrides={"tidemill.view.of": "orders"})
+    leader_sends(broker, 1, mark=1)
+    for topic in ("orders", "orders.all"):
+        assert fetch(broker, 0, topic=topic).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -6,7 +6,9 @@ import pytest
 
 from tidemill.coordinators.runtime.coordinator import java_hash
 from tidemill.core.errors import ErrorCode
+from tidemill.core.limits import COORDINATED_NAME_CHARS_MAX
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tidemill.server.handlers.groups.find_coordinator import KEYS_PER_SLICE
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 
@@ -98,3 +100,28 @@ def test_an_unknown_key_type_is_an_invalid_request(broker):
 @pytest.mark.parametrize("version", range(4, 7))
 def test_no_key_has_no_answer(broker, version):
     assert broker.call(FindCoordinatorRequest(), version).coordinators == []
+
+
+# --- hostile keys --------------------------------------------------------------------------------
+
+
+def test_S11_a_request_with_very_many_keys_gives_other_tasks_turns(broker):
+    broker.call(FindCoordinatorRequest(key="group"), 3)
+    keys = [f"g{number}" for number in range(5 * KEYS_PER_SLICE)]
+    request = FindCoordinatorRequest(coordinator_keys=keys)
+    assert [one.key for one in broker.call(request, 4).coordinators] == keys
+    assert broker.turns_of(request, 4) >= 4
+
+
+@pytest.mark.parametrize(
+    ("key_type", "code"),
+    [(0, ErrorCode.INVALID_GROUP_ID), (1, ErrorCode.INVALID_REQUEST)],
+)
+def test_S38_a_key_that_is_too_long_is_refused_and_not_hashed(broker, key_type, code):
+    java_hash.cache_clear()
+    long = "x" * (COORDINATED_NAME_CHARS_MAX + 1)
+    request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=[long, long[1:]])
+    refused, found = broker.call(request, 4).coordinators
+    assert (refused.error_code, found.error_code) == (code, ErrorCode.NONE)
+    assert "1024 characters" in refused.error_message
+    assert java_hash.cache_info().misses == 1
