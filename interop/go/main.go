@@ -19,7 +19,7 @@ const recordCount = 1000
 var november2023 = time.UnixMilli(1_700_000_000_000)
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	if err := runAll(ctx, strings.Split(os.Args[1], ",")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
