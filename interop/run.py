@@ -23,6 +23,9 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import final
 
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
 from tidemill.testing.broker_process import BrokerProcess, faults_in
 from tidemill.testing.cluster_process import ClusterProcess
 
@@ -32,7 +35,9 @@ HERE = Path(__file__).parent
 BUILD = HERE.parent / "build" / "interop"
 KAFKA_VERSIONS = ("4.3.1", "3.9.1")
 DOWNLOAD_TIMEOUT_S = 600
-RUN_TIMEOUT_S = 180
+RUN_TIMEOUT_S = 900
+"""Only catches a hang: on a quiet machine the longest takes a minute and a half."""
+READY_S = 120
 SHOWN_LINES = 15
 
 
@@ -51,6 +56,8 @@ class Brokers:
 
     bootstrap: str
     count: int
+    single: BrokerProcess | None = None
+    """The process, if there is only one: a client may do something to it."""
 
 
 @final
@@ -78,7 +85,7 @@ def _running(count: int) -> Iterator[Brokers]:
         single, several = BrokerProcess(data_dir), ClusterProcess(data_dir, brokers=count)
         process = (single if count == 1 else several).start()
         try:
-            yield Brokers(process.bootstrap, count)
+            yield Brokers(process.bootstrap, count, single if count == 1 else None)
         finally:
             process.stop()
         faults = single.connection_faults() if count == 1 else faults_in(several.log())
@@ -139,6 +146,11 @@ def _run(
 def _last_lines(printed: str | bytes | None) -> str:
     text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
     return "\n".join(f"      {line}" for line in text.splitlines()[-SHOWN_LINES:])
+
+
+def _require(holds: bool, seen: object) -> None:
+    if not holds:
+        raise Failed(str(seen))
 
 
 def _expect(printed: str, *parts: str) -> None:
@@ -221,6 +233,55 @@ def _kafka_tools(version: str, brokers: Brokers) -> None:
     topics("--delete", "--topic", "lines")
 
 
+def _kafka_transactions(version: str, brokers: Brokers) -> None:
+    """kafka-transactions: what is open, and the end of what no coordinator knows any more."""
+    command = (_tool("java"), "-cp", _kafka_libraries(version))
+    name = "org.apache.kafka.tools.TransactionsCommand"
+    tool = partial(_run, *command, name, "--bootstrap-server", brokers.bootstrap)
+    hangs = ("find-hanging", "--max-transaction-timeout", "0", "--topic", "pays")
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
+    admin.create_topics([NewTopic("pays", 2)])["pays"].result(READY_S)
+    options = {"transactional.id": "pay", "transaction.timeout.ms": 900_000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": brokers.bootstrap, **options})
+    producer.init_transactions(READY_S)
+    producer.begin_transaction()
+    for partition in range(2):
+        producer.produce("pays", b"a coin", partition=partition)
+    producer.flush(READY_S)
+
+    _require(["pay", "Ongoing"] in [[row[0], row[3]] for row in _rows(tool("list"))], "not listed")
+    _expect(tool("describe", "--transactional-id", "pay"), "Ongoing", "pays-0", "pays-1")
+    states = _rows(tool("describe-producers", "--topic", "pays", "--partition", "1"))
+    _require([one[-1] for one in states] == ["0"], states)  # where it began
+    _require(not _rows(tool(*hangs)), "an open transaction hangs")
+    if brokers.single is None:
+        producer.abort_transaction(READY_S)
+        return
+
+    _forget_transactions(brokers.single)
+    hanging = [row[:2] for row in _rows(tool(*hangs))]
+    _require(sorted(hanging) == [["pays", "0"], ["pays", "1"]], hanging)
+    for partition in ("0", "1"):
+        tool("abort", "--topic", "pays", "--partition", partition, "--start-offset", "0")
+    _require(not _rows(tool(*hangs)), "it still hangs")
+    states = _rows(tool("describe-producers", "--topic", "pays", "--partition", "1"))
+    _require([one[-1] for one in states] == ["None"], states)
+
+
+def _forget_transactions(broker: BrokerProcess) -> None:
+    """The broker comes back without what its transaction coordinator has written."""
+    broker.kill()
+    for directory in broker.data_dir.rglob("__transaction_state-*"):
+        shutil.rmtree(directory)
+    broker.start()
+
+
+def _rows(printed: str) -> list[list[str]]:
+    """The cells of the table that a tool printed, without its head."""
+    lines = [line for line in printed.splitlines() if "\t" in line]
+    return [[cell.strip() for cell in line.split("\t") if cell.strip()] for line in lines[1:]]
+
+
 # --- others ---------------------------------------------------------------------------------------
 
 
@@ -255,6 +316,10 @@ CLIENTS = (
         )
     ),
     *(Client(f"Kafka's tools {v}", partial(_kafka_tools, v)) for v in KAFKA_VERSIONS),
+    *(
+        Client(f"Kafka's tools {version}, transactions", partial(_kafka_transactions, version))
+        for version in KAFKA_VERSIONS
+    ),
     Client("kafkajs 2.2.4 (Node)", partial(_kafkajs, "interop.js")),
     Client("kafkajs 2.2.4 (Node), transactions", partial(_kafkajs, "transactions.js")),
     Client("franz-go (Go)", partial(_go, "franz-go", "go")),

@@ -19,7 +19,7 @@ const recordCount = 1000
 var november2023 = time.UnixMilli(1_700_000_000_000)
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	if err := runAll(ctx, strings.Split(os.Args[1], ",")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -190,15 +190,15 @@ func readAsGroup(ctx context.Context, admin *kadm.Client, bootstrap []string, to
 	return nil
 }
 
-// Two of five records are held for an hour: only the others are read.
-func passOverHolds(ctx context.Context, admin *kadm.Client, bootstrap string) error {
+// Two of five records are held for an hour: only the others are read, and a view shows the held ones.
+func passOverHolds(ctx context.Context, admin *kadm.Client, bootstrap []string) error {
 	const topic = "go-held"
 	isHeld := func(n int) bool { return n%5 < 2 }
 	if _, err := admin.CreateTopic(ctx, 2, -1, nil, topic); err != nil {
 		return err
 	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(bootstrap...),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -229,7 +229,18 @@ func passOverHolds(ctx context.Context, admin *kadm.Client, bootstrap string) er
 			count++
 		}
 	}
-	return nil
+	base, yes := topic, "true"
+	keys := map[string]*string{"tidemill.view.of": &base, "tidemill.view.held": &yes}
+	if _, err := admin.CreateTopic(ctx, -1, -1, keys, topic+".held"); err != nil {
+		return err
+	}
+	var held []int
+	for n := range recordCount {
+		if isHeld(n) {
+			held = append(held, n)
+		}
+	}
+	return drainView(ctx, bootstrap, topic+".held", held)
 }
 
 func times(ctx context.Context, admin *kadm.Client) error {

@@ -46,6 +46,7 @@ func runAll(brokers []string) error {
 		{"fencing", all.fences},
 		{"offsets in a transaction", all.sendsOffsets},
 		{"views", all.drainsViews},
+		{"held records", all.passesOverHolds},
 	} {
 		if err := check.run(); err != nil {
 			return fmt.Errorf("%s: %w", check.name, err)
@@ -309,4 +310,59 @@ func (all checks) drainsViews() error {
 		}
 	}
 	return nil
+}
+
+// Two of three records are held for an hour, the last ones too; some of them in a transaction that
+// is aborted. A view shows what is held.
+func (all checks) passesOverHolds() error {
+	topic := "sarama-held"
+	if err := all.createTopic(topic, nil); err != nil {
+		return err
+	}
+	producer, err := all.producer(topic)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	var plain, held []string
+	for round := range 4 {
+		messages := numbered(topic, 100*round)
+		isCommit := round%2 == 0
+		for n, message := range messages {
+			value := string(message.Value.(sarama.StringEncoder))
+			isHeld := n >= 10
+			if isHeld {
+				delay := sarama.RecordHeader{Key: []byte("tidemill.delay-ms"), Value: []byte("3600000")}
+				message.Headers = append(message.Headers, delay)
+			}
+			if isCommit && isHeld {
+				held = append(held, value)
+			} else if isCommit {
+				plain = append(plain, value)
+			}
+		}
+		if err := producer.BeginTxn(); err != nil {
+			return err
+		}
+		if err := producer.SendMessages(messages); err != nil {
+			return err
+		}
+		end := producer.AbortTxn
+		if isCommit {
+			end = producer.CommitTxn
+		}
+		if err := end(); err != nil {
+			return err
+		}
+	}
+	slices.Sort(plain)
+	slices.Sort(held)
+	if err := all.expect(topic, plain); err != nil {
+		return err
+	}
+	keys := map[string]string{"tidemill.view.of": topic, "tidemill.view.held": "true"}
+	if err := all.createTopic(topic+".held", keys); err != nil {
+		return err
+	}
+	return all.expect(topic+".held", held)
 }

@@ -1,4 +1,7 @@
-"""Held records during faults and clock steps: none is lost, doubled or early (I31, I32, I45)."""
+"""Held records during faults and clock steps: none is lost, doubled or early (I31, I32, I45).
+
+Some are sent in transactions: none comes before its commit, or after an abort (I18-I22).
+"""
 
 from __future__ import annotations
 

@@ -45,6 +45,14 @@ KNOWN = [
     (HOLDS, "", "retention ignores the floor", 0),
     (HOLDS, "", "follower ignores the floor", 0),
     (HOLDS, "", "taken rows not captured", 0),
+    (HOLDS, "", "hold of an open transaction released", 0),
+    (HOLDS, "", "aborted hold released", 0),
+    (HOLDS, "", "marker decides for every producer", 0),
+    (HOLDS, "", "undecided holds forgotten at takeover", 0),
+    (HOLDS, "", "markers forgotten at takeover", 1),
+    (HOLDS, "", "undecided holds not restored", 2),
+    (HOLDS, "", "floor ignores open transactions", 1),
+    (HOLDS, "", "aborted list with veiled entries", 0),
 ]
 """Kinds of faults, or those that seeds draw, and a seed that finds the bug: the hunt begins there,
 and goes on if that run has changed."""

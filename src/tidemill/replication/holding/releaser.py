@@ -249,7 +249,10 @@ class Releaser:
             start = old[-1].offset + 1
             for some in _in_batches(old, *holds.batch_bounds()):
                 partition.check_writable(ACKS_ALL)
-                await self._carry(holds, some)
+                # Others may have ended or moved while those before them were carried.
+                still = [hold for hold in some if holds.book.find(hold.ticket) == hold]
+                if still:
+                    await self._carry(holds, still)
                 await next_turn()
 
     async def _carry(self, holds: PartitionHolds, some: Sequence[Hold]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at
 from tests.support.partitions import OWN, SECOND, THIRD, fetched
+from tidemill.core.limits import RELEASE_RECORDS_MAX
 from tidemill.replication.holding import releaser
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.memory_log import MemoryPartitionLog
@@ -175,6 +176,31 @@ def test_many_holds_are_carried_in_parts_between_which_the_loop_turns(leading, m
         assert retain(leading) == 9
         await leading.pass_time(600)
         assert sorted(one.value for one in leading.seen(9)) == [b"%d" % n for n in range(8)]
+
+    run(scenario())
+
+
+def test_I32_what_ends_while_others_are_carried_is_not_carried_itself(leading):
+    async def scenario():
+        leading.send((b"x" * 400_000, []))
+        holds = [(b"%d" % number, [delay(600_000)]) for number in range(RELEASE_RECORDS_MAX + 2)]
+        leading.send(*holds)  # more than one batch of ours
+        leading.clock.advance(120)
+        last = b"%d" % len(holds)
+
+        def while_the_first_batch_is_made():
+            leading.send((b"", cancel(last)))
+
+        def while_files_are_looked_for():
+            leading.disk.before = while_the_first_batch_is_made
+
+        leading.disk.before = while_files_are_looked_for
+        await leading.releaser.carry_expired()
+        assert leading.holds.book.pending == len(holds) - 1
+        assert retain(leading) > len(holds)
+        await leading.pass_time(600)
+        released = [dict(one.headers)["tidemill.ticket"] for one in leading.seen(retain(leading))]
+        assert sorted(map(int, released)) == list(range(1, len(holds)))
 
     run(scenario())
 
