@@ -30,7 +30,6 @@ writes N                 whether broker N has sent changes to the store since th
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Coroutine, Sequence
 from itertools import count
 from typing import Any
@@ -48,6 +47,7 @@ from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.store.coord import Op
 from tidemill.replication.partition import Partition
+from tidemill.testing.sim.loop import without_collector
 from tidemill.testing.sim.world import SimWorld, host_name
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.generated.create_topics import (
@@ -119,13 +119,8 @@ class ReplicationStage:
         self._lines.append(line)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        was_enabled = gc.isenabled()
-        gc.disable()  # a collection would come at another time in every run
-        try:
+        with without_collector():
             self._world.loop.run_until_complete(work)
-        finally:
-            if was_enabled:
-                gc.enable()
 
     async def _set_up(self) -> None:
         for broker_id in (FIRST_CONTROLLER, *(one for one in IDS if one != FIRST_CONTROLLER)):

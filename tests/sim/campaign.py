@@ -104,6 +104,7 @@ def simulate(
     values: Mapping[str, object],
     pace: Pace,
     time_limit_s: float = TIME_LIMIT_S,
+    watches_loop: bool = True,
 ) -> None:
     """Run `main` in a world of its own, watched by a probe; the campaign gets its figures."""
     world = SimWorld(
@@ -112,6 +113,7 @@ def simulate(
         time_limit_s=time_limit_s,
         link=pace.link,
         disk_delay_s_max=pace.disk * DISK_DELAY_S_MAX,
+        watches_loop=watches_loop,
     )
     probe = Probe(world, partitions)
     history = History(probe.told)

@@ -124,5 +124,6 @@ def live_long(seed: int, *, simulated_s: float, brokers: int = 3) -> Campaign:
         values=VALUES,
         pace=Pace.drawn(seed),
         time_limit_s=simulated_s + REST_S_MAX,
+        watches_loop=False,
     )
     return campaign

@@ -46,6 +46,8 @@ class Probe:
         self._last: dict[TopicPartition, dict[Partition, _Sample]] = {}
         self._lost: dict[TopicPartition, set[int]] = defaultdict(set)
         """Brokers that lost power when they last ended, or as suspects before that."""
+        self._seen: list[object] = []
+        """All that the checks depend on, when they were last made."""
         self.broken: str | None = None
         self.stale_hosts = 0
         """Hosts whose clock stood still a moment ago: they may act for longer than they should."""
@@ -59,6 +61,7 @@ class Probe:
         """Records that were readable but not flushed may be lost now (I8)."""
         self._told.clear()
         self._last.clear()
+        self._seen = []
 
     @property
     def elections(self) -> int:
@@ -96,10 +99,37 @@ class Probe:
         return self._world.broker(broker_id).cluster.lease.fenced
 
     def look(self) -> None:
-        if self.broken is None:
-            brokers = self._world.up_brokers()
+        if self.broken is not None:
+            return
+        brokers = self._world.up_brokers()
+        seen = self._all_seen(brokers)
+        if seen == self._seen:
+            return  # most events change nothing that is checked
+        self._seen = seen
+        for partition in self.partitions:
+            self._look_at(partition, brokers)
+
+    def _all_seen(self, brokers: Mapping[int, Broker]) -> list[object]:
+        """Two of them are equal only if all checks come to the same."""
+        seen: list[object] = [self.stale_hosts]
+        leaders: dict[TopicPartition, int] = {}
+        for broker in brokers.values():
+            cluster, find = broker.cluster, broker.replicas.find
+            seen += (cluster.image, cluster.lease.fenced)
             for partition in self.partitions:
-                self._look_at(partition, brokers)
+                copy = find(*partition)
+                seen.append(copy)
+                if copy is None:
+                    continue
+                log = copy.log
+                seen += (copy.leader_epoch, log.log_end_offset, log.flushed_offset)
+                if copy.is_leader:
+                    leaders[partition] = leaders.get(partition, 0) + 1
+                    seen += (copy.isr, copy.effective_in_sync_min, copy.last_stable_offset())
+                    seen += (copy.high_watermark, copy.durable_offset)
+        if len(leaders) and max(leaders.values()) > 1:
+            seen.append(object())  # whether they act depends on the time, too
+        return seen
 
     def _look_at(self, partition: TopicPartition, brokers: Mapping[int, Broker]) -> None:
         copies = {

@@ -71,10 +71,12 @@ class Broker:
         coord: Coord | None = None,
         descriptors_max: int | None = None,
         directory_lock: DiskFile | None = None,
+        watches_loop: bool = True,
     ) -> None:
         """`descriptors_max` is what the process may open; None (in tests) sets no limit.
 
         `directory_lock`: that of the data directory, if this process has it (`standby.py`).
+        `watches_loop`: whether it measures how late the loop is; a simulated one never is.
         """
         if not __debug__:
             raise UserError("tidemill does not run under python -O: its assertions guard your data")
@@ -86,6 +88,7 @@ class Broker:
         self.config = config
         self.telemetry = Telemetry()
         self._directory_lock = directory_lock
+        self._watches_loop = watches_loop
         self.failed = False
         self._failure_listener: Callable[[], None] = lambda: None
         self._seams = Seams(
@@ -227,7 +230,8 @@ class Broker:
     def _spawn_loops(self) -> None:
         spawn = self._supervisor.spawn
         spawn("metadata", self.cluster.run())
-        spawn("loop watch", watch_loop(self._seams.clock, self.telemetry.loop_stall))
+        if self._watches_loop:
+            spawn("loop watch", watch_loop(self._seams.clock, self.telemetry.loop_stall))
         for part in (self._data, self._coordinators, self._serving):
             for name, loop in part.loops():
                 spawn(name, loop)

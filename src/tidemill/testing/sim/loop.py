@@ -1,7 +1,7 @@
 """An event loop on simulated time, in which a seed chooses the order of events.
 
-Theory of operation. `select`, in which a real loop waits for sockets, moves the clock to the next
-timer instead. The seed decides which of several ready callbacks runs first (without a seed: first
+Theory of operation. Where a real loop waits for sockets, the clock moves to the next timer instead.
+The seed decides which of several ready callbacks runs first (without a seed: first
 come, first served). asyncio promises an order that a machine under load does not keep between
 sockets, so code that needs an order must create it. The same seed gives the same run:
 - tasks and futures hash by their number, because asyncio keeps them in sets and iterates over them;
@@ -26,15 +26,15 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
-from heapq import heapify
-from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, final
+from typing import Any, TypeVar, TypeVarTuple, Unpack, final
 
 from tidemill.core.rng import Rng
 from tidemill.testing.manual_clock import MONOTONIC_START_S
+from tidemill.testing.sim.timer_heap import TimerHeap
 
 __all__ = [
     "CURRENT_HOST",
@@ -44,6 +44,7 @@ __all__ = [
     "SimLoop",
     "SimulationFailed",
     "SimulationTooLong",
+    "without_collector",
 ]
 
 T = TypeVar("T")
@@ -54,6 +55,8 @@ TICK_S = 1e-9
 TURNS_MAX = 100_000
 """Turns without any time passing: a task polls instead of waiting."""
 FINALLY_BLOCKS_MAX = 20
+YOUNGEST = 0
+"""The generation of objects that no collection has seen yet."""
 
 
 class SimulationFailed(Exception):
@@ -154,12 +157,14 @@ class _ReadyQueue:
 
     def popleft(self) -> asyncio.Handle:
         """The next handle to run; an empty one in place of a dead or paused host's."""
-        index = 0
-        if self._rng is not None and len(self._handles) > 1:
-            index = self._rng.below(len(self._handles))
-        handle = self._handles[index]
-        del self._handles[index]
-        host = _context_of(handle).get(CURRENT_HOST)
+        handles = self._handles
+        if self._rng is None or len(handles) == 1:
+            handle = handles.popleft()
+        else:
+            index = self._rng.below(len(handles))
+            handle = handles[index]
+            del handles[index]
+        host = host_of(handle)
         if host is None or (host.alive and host.paused_at is None):
             return handle
         if host.alive:
@@ -168,28 +173,17 @@ class _ReadyQueue:
 
     def drop_dead(self) -> None:
         """Forget what dead hosts would do."""
-        hosts = [(one, _context_of(one).get(CURRENT_HOST)) for one in self._handles]
+        hosts = [(one, host_of(one)) for one in self._handles]
         self._handles = deque(one for one, host in hosts if host is None or host.alive)
 
     def clear(self) -> None:
         self._handles.clear()
 
 
-def _context_of(handle: asyncio.Handle) -> Context:
+def host_of(handle: asyncio.Handle) -> SimHost | None:
+    """Whose code a handle runs."""
     context: Context = handle._context  # type: ignore[attr-defined]  # asyncio has no other way
-    return context
-
-
-@final
-class _TimeSelector:
-    """Time passes where a real loop waits for sockets."""
-
-    def __init__(self, wait: Callable[[float | None], None]) -> None:
-        self._wait = wait
-
-    def select(self, timeout: float | None) -> list[Never]:
-        self._wait(timeout)
-        return []
+    return context.get(CURRENT_HOST)
 
 
 @final
@@ -197,14 +191,14 @@ class SimLoop(asyncio.BaseEventLoop):
     """The event loop. `rng` picks among the ready callbacks; None: first come, first served."""
 
     _ready: _ReadyQueue
-    _scheduled: list[asyncio.TimerHandle]
+    _stopping: bool
 
     def __init__(self, rng: Rng | None = None, *, time_limit_s: float = TIME_LIMIT_S) -> None:
         super().__init__()
         self._now = MONOTONIC_START_S
         self._time_limit = MONOTONIC_START_S + time_limit_s
         self._ready = _ReadyQueue(rng, self)
-        self._selector = _TimeSelector(self._pass_time)
+        self._timers = TimerHeap()
         self._turns = 0
         """Turns of the loop since time last moved."""
         self._numbers = 0
@@ -214,13 +208,14 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run `main` to its end, end everything else, and close the loop."""
-        try:
-            result = self.run_until_complete(main)
-            self._check_failures()
-            return result
-        finally:
-            self.close_coroutines()
-            self.close()
+        with without_collector():
+            try:
+                result = self.run_until_complete(main)
+                self._check_failures()
+                return result
+            finally:
+                self.close_coroutines()
+                self.close()
 
     def kill(self, host: SimHost) -> None:
         """End a host: none of its code runs from now on."""
@@ -232,11 +227,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """Let nothing of a host run until `resume`."""
         host.paused_at, host.clock_stops = self._now, clock_stops
         if clock_stops:
-            timers = self._scheduled
-            host.timers = [one for one in timers if _context_of(one).get(CURRENT_HOST) is host]
-            own = dict.fromkeys(map(id, host.timers))
-            self._scheduled = [one for one in timers if id(one) not in own]
-            heapify(self._scheduled)
+            host.timers = self._timers.take_if(lambda timer: host_of(timer) is host)
 
     def resume(self, host: SimHost) -> None:
         """Let a paused host go on; no effect if it died meanwhile."""
@@ -246,10 +237,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if host.clock_stops:
             host.clock_lag_s += paused_s
         host.paused_at = None
-        for timer in host.timers:
-            timer._when += paused_s  # type: ignore[attr-defined]  # asyncio has no other way
-        self._scheduled += [timer for timer in host.timers if not timer.cancelled()]
-        heapify(self._scheduled)
+        self._timers.put_back(host.timers, later_s=paused_s)
         for handle in host.held:
             self._ready.append(handle)
         happened, host.on_resume = host.on_resume, []
@@ -258,9 +246,14 @@ class SimLoop(asyncio.BaseEventLoop):
             call()
 
     def close_coroutines(self) -> None:
-        """The run is over: close every remaining coroutine, and ignore what it raises."""
+        """The run is over: close every remaining coroutine, and ignore what it raises.
+
+        What they held is freed here, not during another run. All of it is young: the collector was
+        off. Whatever else this process has is not looked through.
+        """
         self._graveyard += self._open_tasks()
-        self.bury()
+        self._close_graveyard()
+        gc.collect(YOUNGEST)
         self._failures.clear()
 
     def bury(self) -> None:
@@ -271,15 +264,18 @@ class SimLoop(asyncio.BaseEventLoop):
         """
         gc.collect()
         failures, self._failures = self._failures, []
+        self._close_graveyard()
+        self._ready.drop_dead()
+        gc.collect()
+        self._failures = failures
+
+    def _close_graveyard(self) -> None:
         for task in dict.fromkeys(self._graveyard):
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is intended
             context = copy_context()
             context.run(CURRENT_HOST.set, task.host)
             context.run(_close, task.get_coro())
         self._graveyard.clear()
-        self._ready.drop_dead()
-        gc.collect()
-        self._failures = failures
 
     def describe_waiting(self) -> str:
         """The waiting tasks and where they wait, one line each."""
@@ -300,6 +296,21 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self._check_closed()  # type: ignore[attr-defined]  # as asyncio's own does
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers.add(timer)
+        return timer
+
+    def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
+        self._timers.was_cancelled(timer)
+
     def create_future(self) -> asyncio.Future[Any]:
         return _NumberedFuture(self._next_number(), self)
 
@@ -319,20 +330,31 @@ class SimLoop(asyncio.BaseEventLoop):
         self._numbers += 1
         return self._numbers
 
-    def _pass_time(self, timeout: float | None) -> None:
-        if timeout is None:
-            raise Deadlock(f"nothing will ever happen; waiting:\n{self.describe_waiting()}")
+    def _run_once(self) -> None:
+        """One turn: asyncio's own, without sockets."""
+        ready = self._ready
+        self._timers.drop_cancelled()
         self._turns += 1
-        if timeout > 0:
-            # Not `timeout` alone: a sum may end a rounding error before the timer. And a little
-            # past it, like every real clock: code that divides time into slots meets no edge.
-            self._now = min(self._scheduled[0].when(), self._now + timeout + 1e-6) + TICK_S
-            self._turns = 0
+        if not ready and not self._stopping:
+            self._pass_time()
         if self._now > self._time_limit or self._turns > TURNS_MAX:
             raise SimulationTooLong(f"time is up; waiting:\n{self.describe_waiting()}")
+        for timer in self._timers.take_due(self._now):
+            ready.append(timer)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()  # asyncio has no other way
 
-    def _process_events(self, event_list: list[Never]) -> None:
-        """There are no sockets."""
+    def _pass_time(self) -> None:
+        when = self._timers.next_at()
+        if when is None:
+            raise Deadlock(f"nothing will ever happen; waiting:\n{self.describe_waiting()}")
+        if when > self._now:
+            # A little past it, like every real clock: code that divides time into slots meets no
+            # edge.
+            self._now = when + TICK_S
+            self._turns = 0
 
     def _write_to_self(self) -> None:
         raise self._escaped("a thread calls into the simulation")
@@ -347,6 +369,18 @@ class SimLoop(asyncio.BaseEventLoop):
         escaped = EscapedSimulation(message)
         self._failures.append({"message": message, "exception": escaped})
         return escaped
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """A collection of garbage would come at another time in every run."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _close(work: Any) -> None:  # noqa: ANN401 - typeshed knows only awaitables here

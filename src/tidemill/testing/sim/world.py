@@ -14,7 +14,6 @@ A session ends `SESSION_TIMEOUT_S` after the store last heard of it, or when its
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
@@ -111,8 +110,12 @@ class SimWorld:
         watch_disk: Callable[[SimDisk], Disk] | None = None,
         time_limit_s: float = TIME_LIMIT_S,
         disk_delay_s_max: float = DISK_DELAY_S_MAX,
+        watches_loop: bool = True,
     ) -> None:
-        """`watch_disk` may put something between a broker and its disk."""
+        """`watch_disk` may put something between a broker and its disk.
+
+        Without `watches_loop` brokers do not measure the loop, a third of what happens at rest.
+        """
         self.rng = SeededRng(seed)
         self.loop = SimLoop(
             None if first_come_first_served else self._fork(), time_limit_s=time_limit_s
@@ -130,19 +133,14 @@ class SimWorld:
         self._values = values or {}
         self._watch_disk = watch_disk
         self._disk_delay_s_max = disk_delay_s_max
+        self._watches_loop = watches_loop
         self._lives: dict[int, _Life] = {}
         self._disks: dict[int, SimDisk] = {}
         self._delays = self._fork()
 
     def run(self, main: Callable[[SimWorld], Coroutine[Any, Any, T]]) -> T:
         """Run `main` to its end; BrokerDied if a broker stopped itself meanwhile."""
-        was_enabled = gc.isenabled()
-        gc.disable()  # a collection would come at another time in every run
-        try:
-            result = self.loop.run(main(self))
-        finally:
-            if was_enabled:
-                gc.enable()
+        result = self.loop.run(main(self))
         self.check()
         return result
 
@@ -207,6 +205,7 @@ class SimWorld:
             disk=disk if self._watch_disk is None else self._watch_disk(disk),
             rng=self._fork(),
             coord=coord,
+            watches_loop=self._watches_loop,
         )
         broker.on_failure(lambda: self._died(broker_id))
         self._lives[broker_id] = _Life(host, broker, coord, [])
