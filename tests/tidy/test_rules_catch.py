@@ -255,8 +255,8 @@ def test_annotated_test_function_is_found():
 
 def test_unlisted_handler_is_found():
     tree = [
-        snippet("server/handlers/__init__.py", "from tidemill.server.handlers.data import produce"),
-        snippet("server/handlers/data/produce.py", "HANDLER = 1"),
+        snippet("server/handlers/__init__.py", "from tidemill.server.handlers.data import delete"),
+        snippet("server/handlers/data/delete.py", "HANDLER = 1"),
         snippet("server/handlers/data/fetch.py", "HANDLER = 1"),
         snippet("server/handlers/partition_errors.py", "def f(): ..."),
     ]

@@ -22,7 +22,6 @@ from tidemill.server.handlers.data import (
     fetch,
     list_offsets,
     offset_for_leader_epoch,
-    produce,
     replica_progress,
 )
 from tidemill.server.handlers.groups import (
@@ -42,6 +41,7 @@ from tidemill.server.handlers.offsets import (
     offset_delete,
     offset_fetch,
 )
+from tidemill.server.handlers.producing import produce
 from tidemill.server.handlers.topics import (
     alter_configs,
     create_partitions,

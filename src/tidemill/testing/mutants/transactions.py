@@ -40,7 +40,7 @@ def _any_epoch_ends(original: Function) -> Function:
 
 @mutant(
     "transaction not verified",
-    "tidemill.server.handlers.data.transaction_verification:TransactionVerification.check",
+    "tidemill.server.handlers.producing.transaction_verification:TransactionVerification.check",
 )
 def _not_verified(original: Function) -> Function:
     def check(verification: Function, partition: Partition, records: memoryview) -> None:

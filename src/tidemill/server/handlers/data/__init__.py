@@ -1,1 +1,1 @@
-"""APIs that read and write the records of partitions."""
+"""APIs that read and delete the records of partitions, and ask about them."""

@@ -33,10 +33,10 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.leader_log import ACKS_ALL, Appended
 from tidemill.replication.partition import Partition
-from tidemill.server.handlers.data.long_batch_check import LongBatchCheck
-from tidemill.server.handlers.data.pending_acknowledgements import PendingAcknowledgements
-from tidemill.server.handlers.data.produce_refusals import add_endpoints, refuse, refuse_all
-from tidemill.server.handlers.data.transaction_verification import (
+from tidemill.server.handlers.producing.long_batch_check import LongBatchCheck
+from tidemill.server.handlers.producing.pending_acknowledgements import PendingAcknowledgements
+from tidemill.server.handlers.producing.produce_refusals import add_endpoints, refuse, refuse_all
+from tidemill.server.handlers.producing.transaction_verification import (
     TransactionVerification,
     Unverified,
     is_transactional,

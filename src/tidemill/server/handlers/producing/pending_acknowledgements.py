@@ -13,7 +13,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.replication.partition import Partition
 from tidemill.replication.waiting.waiters import AckWaiter
-from tidemill.server.handlers.data.produce_refusals import add_endpoints, refuse
+from tidemill.server.handlers.producing.produce_refusals import add_endpoints, refuse
 from tidemill.server.request.context import DataContext
 from tidemill.wire.generated.produce import PartitionProduceResponse, ProduceResponse
 

@@ -1,0 +1,1 @@
+"""Produce: its batches are checked, appended and acknowledged."""

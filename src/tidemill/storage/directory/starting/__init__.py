@@ -1,0 +1,1 @@
+"""What a start finds in a data directory."""
