@@ -19,6 +19,7 @@ from tests.scenario.classic_stage import ClassicStage
 from tests.scenario.consumer_stage import ConsumerStage
 from tests.scenario.replication_stage import ReplicationStage
 from tests.scenario.transaction_stage import TransactionStage
+from tidemill.testing.mutants import MUTANTS
 
 FOLDER = Path(__file__).parent
 BLOCK = re.compile(r"(?P<commands>(?:^[^\s#].*\n)+)^----\n(?P<expected>(?:^.+\n)*)", re.M)
@@ -118,6 +119,20 @@ def test_F79_I1_I9_story_of_marks_plays_as_written(story, request):
 @told_in(*MOVES)
 def test_F100_I8_I12_story_of_a_move_plays_as_written(story, request):
     check(story, request)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "first suspect instead of the longest log",
+        "shortest log leads",
+        "absent suspect not waited for",
+    ],
+)
+def test_I12_story_of_the_longest_log_finds_a_planted_bug(name):
+    told = (FOLDER / "replication_longest_log.txt").read_text()
+    with MUTANTS[name].planted(), closing(ReplicationStage()) as stage:
+        assert played(told, stage) != told
 
 
 def test_story_that_plays_differently_is_noticed():
