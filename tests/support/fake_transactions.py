@@ -13,6 +13,7 @@ from tidemill.wire.generated import (
     add_offsets_to_txn,
     add_partitions_to_txn,
     describe_producers,
+    describe_transactions,
     end_txn,
     find_coordinator,
     init_producer_id,
@@ -47,6 +48,7 @@ class FakeTransactions:
                 ApiKey.END_TXN: self._checked(node, self.end),
                 ApiKey.OFFSET_FETCH: self._checked(node, self.fetch_offsets),
                 ApiKey.DESCRIBE_PRODUCERS: self.describe,
+                ApiKey.DESCRIBE_TRANSACTIONS: self._checked(node, self.describe_transactions),
             }
 
     def _checked(self, node: int, handler):
@@ -140,6 +142,23 @@ class FakeTransactions:
                 offset_fetch.OffsetFetchResponseTopics(name=name, partitions=[partition])
             )
         return offset_fetch.OffsetFetchResponse(groups=[group])
+
+    def describe_transactions(self, request, code: ErrorCode) -> Message:
+        topics: dict[str, list[int]] = {}
+        for name, index in sorted(self.partitions):
+            topics.setdefault(name, []).append(index)
+        state = describe_transactions.TransactionState(
+            error_code=code,
+            transactional_id=request.transactional_ids[0],
+            transaction_state="Ongoing" if topics else "Empty",
+            producer_id=PRODUCER_ID,
+            producer_epoch=self.epoch,
+            topics=[
+                describe_transactions.TopicData(topic=name, partitions=indexes)
+                for name, indexes in topics.items()
+            ],
+        )
+        return describe_transactions.DescribeTransactionsResponse(transaction_states=[state])
 
     def describe(self, request, version: int) -> Message:
         response = describe_producers.DescribeProducersResponse()

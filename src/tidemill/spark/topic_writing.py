@@ -86,8 +86,9 @@ def _check_attempts(spark: SparkSession) -> None:
         raise UserError(
             "delivery=exactly_once cannot work with spark.speculation=true: turn it off"
         )
-    if (spark.sparkContext.master or "").startswith("local"):
-        return  # a shuffle of one machine is not lost while its session lives
+    master = spark.sparkContext.master or ""
+    if master == "local" or master.startswith("local["):
+        return  # a shuffle of one process is not lost while its session lives
     if spark.conf.get("spark.stage.maxConsecutiveAttempts", "4") != "1":
         raise UserError(
             "delivery=exactly_once on a cluster needs spark.stage.maxConsecutiveAttempts=1: Spark "

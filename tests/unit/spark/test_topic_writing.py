@@ -27,9 +27,10 @@ def test_exactly_once_refuses_sessions_that_run_tasks_twice():
         write_topic(rows, "t", transactional_id="x", options=OPTIONS)
 
 
-def test_exactly_once_refuses_a_cluster_that_repeats_stages():
+@pytest.mark.parametrize("master", ["spark://one:7077", "local-cluster[2,1,1024]"])
+def test_exactly_once_refuses_a_cluster_that_repeats_stages(master):
     with pytest.raises(UserError, match="maxConsecutiveAttempts=1"):
-        stream_to_topic(frame("spark://one:7077"), "t", options=OPTIONS)
+        stream_to_topic(frame(master), "t", options=OPTIONS)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://one:7077"])

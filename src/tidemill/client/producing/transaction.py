@@ -2,6 +2,7 @@
 
     open      a new epoch: older producers are fenced, a transaction that was left open is aborted
     enlist    partitions, before the first batch of each is produced
+    enlisted  the partitions of all who share the transaction
     commit_offsets
               offsets of a group, which become visible together with the records
     end       commit or abort, decided in one place for all partitions
@@ -50,6 +51,10 @@ from tidemill.wire.generated.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
+from tidemill.wire.generated.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from tidemill.wire.generated.end_txn import EndTxnRequest, EndTxnResponse
 from tidemill.wire.generated.init_producer_id import (
     InitProducerIdRequest,
@@ -93,6 +98,7 @@ _MAYBE_DECIDED: Final = frozenset(
 """Answers to an end whose decision may be in the log: the coordinator gave up waiting for replicas,
 was replaced meanwhile, or has decided and writes the markers."""
 
+_OPEN: Final = "Ongoing"
 _NOT_SENT: Final = (BrokerUnreachable, WouldBlock)
 
 
@@ -163,6 +169,25 @@ class TransactionClient:
                 check(result.partition_error_code, TopicPartition(name, result.partition_index))
 
         await self._repeat("add partitions to the transaction", attempt, self._coordinator)
+
+    async def enlisted(self, identity: ProducerIdentity) -> frozenset[TopicPartition]:
+        """The partitions of the open transaction; none if it has ended, or has not begun."""
+        request = DescribeTransactionsRequest(transactional_ids=[self._transactional_id])
+
+        async def attempt() -> frozenset[TopicPartition]:
+            response = await self._coordinator.ask(request, DescribeTransactionsResponse)
+            (found,) = response.transaction_states
+            check(found.error_code)
+            holder = found.producer_id, found.producer_epoch
+            if holder != (identity.producer_id, identity.epoch):
+                raise KafkaError(ErrorCode.PRODUCER_FENCED, f"its epoch is {found.producer_epoch}")
+            if found.transaction_state != _OPEN:
+                return frozenset()
+            return frozenset(
+                TopicPartition(one.topic, index) for one in found.topics for index in one.partitions
+            )
+
+        return await self._repeat("look at the transaction", attempt, self._coordinator)
 
     async def commit_offsets(
         self,

@@ -27,8 +27,6 @@ __all__ = ["GroupCoordinator"]
 class GroupCoordinator(Coordinator[GroupShard]):
     """Coordinates groups and keeps their offsets."""
 
-    name_refusal = ErrorCode.INVALID_GROUP_ID
-
     def __init__(
         self,
         live: LiveConfig,
@@ -50,7 +48,7 @@ class GroupCoordinator(Coordinator[GroupShard]):
             image=image,
             commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
         )
-        super().__init__(OFFSETS_TOPIC, runtime, image)
+        super().__init__(OFFSETS_TOPIC, runtime, image, name_refusal=ErrorCode.INVALID_GROUP_ID)
         self._live = live
         self._limit = limit
         live.subscribe(self._config_changed)

@@ -42,13 +42,17 @@ def java_hash(text: str) -> int:
 class Coordinator(Generic[S]):
     """Routes operations to the shards of the partitions that this broker leads."""
 
-    name_refusal: ErrorCode = ErrorCode.INVALID_REQUEST
-    """Of a name that is too long."""
-
     def __init__(
-        self, topic: str, runtime: CoordinatorRuntime[S], image: Callable[[], MetadataImage]
+        self,
+        topic: str,
+        runtime: CoordinatorRuntime[S],
+        image: Callable[[], MetadataImage],
+        *,
+        name_refusal: ErrorCode,
     ) -> None:
+        """`name_refusal`: the answer to a name that is too long."""
         self._topic = topic
+        self._name_refusal = name_refusal
         self._image = image
         self.runtime = runtime
 
@@ -79,7 +83,7 @@ class Coordinator(Generic[S]):
     def _partition_of(self, name: str, without_topic: ErrorCode) -> int:
         if len(name) > COORDINATED_NAME_CHARS_MAX:
             detail = f"a name has at most {COORDINATED_NAME_CHARS_MAX} characters"
-            raise KafkaError(self.name_refusal, detail)
+            raise KafkaError(self._name_refusal, detail)
         topic = self._image().topics.get(self._topic)
         if topic is None:
             raise KafkaError(without_topic)

@@ -11,6 +11,7 @@ from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from tidemill.coordinators.transaction.shard import TransactionLimit, TransactionShard
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
+from tidemill.core.errors import ErrorCode
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.image.metadata_image import TRANSACTION_STATE_TOPIC, MetadataImage
 from tidemill.storage.files.disk import Disk
@@ -45,7 +46,9 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             commit_timeout_s=config.groups.offsets_commit_timeout_ms / 1000,
             carry_out=carry_out,
         )
-        super().__init__(TRANSACTION_STATE_TOPIC, runtime, image)
+        super().__init__(
+            TRANSACTION_STATE_TOPIC, runtime, image, name_refusal=ErrorCode.INVALID_REQUEST
+        )
         self._live = live
         self._limit = limit
         live.subscribe(self._config_changed)

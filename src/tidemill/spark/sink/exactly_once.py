@@ -12,7 +12,9 @@ query need not give the same rows when a batch is repeated.
 
 All tasks have one producer id and epoch, and each starts its sequence numbers at 0. Two tasks must
 not write to the same partition: the second would look like a repetition of the first. `commit`
-checks that, and a task checks before its first batch that nobody has written there.
+checks that, and a task checks before its first batch that nobody has written there. Before anything
+is committed the transaction must have the partitions that the tasks tell of, and no other one: more
+are from an attempt that Spark has given up, fewer from a transaction that was aborted meanwhile.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class ExactlyOnce:
     def commit(self, messages: Sequence[RowsWritten | None]) -> None:
         """Raises TransactionError if rows are not visible, or (OutcomeUnknown) may not be.
 
-        UserError if two tasks have written to one partition.
+        BatchMustRestart if the transaction has other rows than the tasks tell of, UserError if two
+        tasks have written to one partition.
         """
         written = [message for message in messages if message is not None and message.rows]
         if not written:
@@ -82,6 +85,7 @@ class ExactlyOnce:
 
         async def end(cluster: ClusterClient) -> None:
             steps = _steps(cluster, self._options)
+            _check_whole(await steps.enlisted(identity), written)
             if batch is not None:
                 topic = self._options.topic or min(name for name, _ in first.rows)
                 noted = OffsetAndMetadata(batch.batch_id + 1, batch.note)
@@ -163,3 +167,13 @@ def _check_partitions(written: Sequence[RowsWritten]) -> None:
             if place in seen:
                 raise UserError(f"partition {place[1]} of topic {place[0]}: {_SHARED}")
             seen.add(place)
+
+
+def _check_whole(enlisted: Collection[TopicPartition], written: Sequence[RowsWritten]) -> None:
+    told = {TopicPartition(*place) for message in written for place in message.rows}
+    strange = told.symmetric_difference(enlisted)
+    if strange:
+        raise BatchMustRestart(
+            f"the transaction and the tasks do not agree about {min(strange)}: a task wrote twice, "
+            "or the transaction was aborted meanwhile"
+        )

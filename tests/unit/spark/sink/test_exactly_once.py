@@ -137,6 +137,30 @@ def test_two_tasks_that_have_written_to_one_partition_are_not_committed(query):
     assert query.transactions.ends == []
 
 
+def test_rows_of_an_attempt_that_no_message_tells_of_are_not_committed(query):
+    """A stage that Spark repeats starts with attempt 0 again, and may choose other partitions."""
+    writer = query.planned()
+    query.write(writer, b"a", partition=1)
+    message = query.write(writer, b"a")
+    with pytest.raises(BatchMustRestart, match="t-1"):
+        query.fresh().commit([message], 0)
+    assert (query.transactions.ends, query.transactions.offsets) == ([], {})
+
+
+@pytest.mark.parametrize("written_later", [False, True])
+def test_a_batch_is_not_noted_whose_transaction_was_aborted_in_between(query, written_later):
+    """An abort of the same driver comes late, and the epoch goes on."""
+    writer = query.planned()
+    messages = [query.write(writer, b"a")]
+    query.fresh().abort([None], 0)
+    if written_later:
+        messages.append(query.write(writer, b"b", partition=1))
+    with pytest.raises(BatchMustRestart, match="t-0"):
+        query.fresh().commit(messages, 0)
+    assert query.transactions.offsets == {}
+    assert query.transactions.ends == [(0, False)]
+
+
 def test_a_batch_without_rows_ends_no_transaction(query):
     query.fresh().commit([query.write(query.planned())], 0)
     assert query.cluster.asked(ApiKey.END_TXN) == []
