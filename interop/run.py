@@ -341,12 +341,12 @@ def _read_copies(brokers: Brokers, count: int) -> dict[str, list[int]]:
     consumer.subscribe(["^here[.]calls.*"])
     found: dict[str, list[int]] = {}
     deadline = monotonic() + RUN_TIMEOUT_S
-    while monotonic() < deadline and sum(map(len, found.values())) < count:
-        for message in consumer.consume(500, 1.0):
-            _require(message.error() is None, message.error())
-            found.setdefault(message.topic(), []).append(int(message.value()))
-    for message in consumer.consume(500, 5.0):  # nothing may come after
-        found.setdefault(message.topic(), []).append(int(message.value()))
+    is_last = False  # nothing may come after
+    while not is_last and monotonic() < deadline:
+        is_last = sum(map(len, found.values())) >= count
+        for message in consumer.consume(500, 5.0 if is_last else 1.0):
+            if message.error() is None:  # else there is no such topic yet
+                found.setdefault(message.topic(), []).append(int(message.value()))
     consumer.close()
     return found
 
