@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import final
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidemill.testing.broker_process import BrokerProcess, faults_in
@@ -164,7 +164,7 @@ def _expect(printed: str, *parts: str) -> None:
 
 def _kafka_libraries(version: str) -> str:
     """A class path with the clients and tools of this version; downloaded once."""
-    libraries = BUILD / f"kafka-{version}"
+    libraries = BUILD / f"java-{version}"
     if not libraries.exists():
         partial_copy = libraries.with_suffix(".part")
         _run(
@@ -239,8 +239,7 @@ def _kafka_transactions(version: str, brokers: Brokers) -> None:
     name = "org.apache.kafka.tools.TransactionsCommand"
     tool = partial(_run, *command, name, "--bootstrap-server", brokers.bootstrap)
     hangs = ("find-hanging", "--max-transaction-timeout", "0", "--topic", "pays")
-    admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
-    admin.create_topics([NewTopic("pays", 2)])["pays"].result(READY_S)
+    _create_topic(brokers, "pays")
     options = {"transactional.id": "pay", "transaction.timeout.ms": 900_000, "log_level": 0}
     producer = Producer({"bootstrap.servers": brokers.bootstrap, **options})
     producer.init_transactions(READY_S)
@@ -261,11 +260,19 @@ def _kafka_transactions(version: str, brokers: Brokers) -> None:
     _forget_transactions(brokers.single)
     hanging = [row[:2] for row in _rows(tool(*hangs))]
     _require(sorted(hanging) == [["pays", "0"], ["pays", "1"]], hanging)
-    for partition in ("0", "1"):
-        tool("abort", "--topic", "pays", "--partition", partition, "--start-offset", "0")
+    for place in hanging:
+        tool("abort", "--topic", "pays", "--partition", place[1], "--start-offset", "0")
     _require(not _rows(tool(*hangs)), "it still hangs")
     states = _rows(tool("describe-producers", "--topic", "pays", "--partition", "1"))
     _require([one[-1] for one in states] == ["None"], states)
+
+
+def _create_topic(brokers: Brokers, name: str, **keys: str) -> None:
+    """Two partitions, or a view."""
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap, "log_level": 0})
+    config = {key.replace("_", "."): value for key, value in keys.items()}
+    made = admin.create_topics([NewTopic(name, -1 if keys else 2, config=config)])
+    made[name].result(READY_S)
 
 
 def _forget_transactions(broker: BrokerProcess) -> None:
@@ -280,6 +287,68 @@ def _rows(printed: str) -> list[list[str]]:
     """The cells of the table that a tool printed, without its head."""
     lines = [line for line in printed.splitlines() if "\t" in line]
     return [[cell.strip() for cell in line.split("\t") if cell.strip()] for line in lines[1:]]
+
+
+MIRRORED = """
+clusters = here, there
+here.bootstrap.servers = {bootstrap}
+there.bootstrap.servers = {bootstrap}
+here->there.enabled = true
+here->there.topics = calls, calls.half
+here->there.config.properties.exclude = tidemill.*
+sync.topic.acls.enabled = false
+emit.heartbeats.enabled = false
+emit.checkpoints.enabled = false
+replication.factor = 1
+offset-syncs.topic.replication.factor = 1
+offset.storage.replication.factor = 1
+status.storage.replication.factor = 1
+config.storage.replication.factor = 1
+"""
+
+
+def _mirror_maker(version: str, brokers: Brokers) -> None:
+    """It passes over what is held and reads a view; its copies go to the same brokers."""
+    command = (_tool("java"), "-cp", _kafka_libraries(version))
+    _create_topic(brokers, "calls")
+    _create_topic(brokers, "calls.half", tidemill_view_of="calls", tidemill_view_filter="n < 500")
+    producer = Producer({"bootstrap.servers": brokers.bootstrap})
+    for n in range(1_000):
+        delay = [("tidemill.delay-ms", b"3600000")] if n % 3 else []
+        headers = [("n", b"%d" % n), *delay]
+        producer.produce("calls", b"%d" % n, partition=n % 2, headers=headers)
+    _require(producer.flush(READY_S) == 0, "not all was sent")
+    expected = {"here.calls": set(range(0, 1_000, 3)), "here.calls.half": set(range(0, 500, 3))}
+    with TemporaryDirectory() as folder:
+        settings = Path(folder) / "mirror.properties"
+        settings.write_text(MIRRORED.format(bootstrap=brokers.bootstrap))
+        name = "org.apache.kafka.connect.mirror.MirrorMaker"
+        copying = subprocess.Popen(
+            [*command, name, str(settings)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            found = _read_copies(brokers, sum(map(len, expected.values())))
+        finally:
+            copying.kill()
+            copying.wait()
+    _require({topic: set(copies) for topic, copies in found.items()} == expected, found)
+
+
+def _read_copies(brokers: Brokers, count: int) -> dict[str, list[int]]:
+    """What is in the topics that it made, once there are so many records, or nothing comes."""
+    options = {"auto.offset.reset": "earliest", "topic.metadata.refresh.interval.ms": 1_000}
+    consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "copies", **options})
+    consumer.subscribe(["^here[.]calls.*"])
+    found: dict[str, list[int]] = {}
+    deadline = monotonic() + RUN_TIMEOUT_S
+    is_last = False  # nothing may come after
+    while not is_last and monotonic() < deadline:
+        is_last = sum(map(len, found.values())) >= count
+        for message in consumer.consume(500, 5.0 if is_last else 1.0):
+            if message.error() is None:  # else there is no such topic yet
+                found.setdefault(message.topic(), []).append(int(message.value()))
+    consumer.close()
+    return found
 
 
 # --- others ---------------------------------------------------------------------------------------
@@ -320,6 +389,7 @@ CLIENTS = (
         Client(f"Kafka's tools {version}, transactions", partial(_kafka_transactions, version))
         for version in KAFKA_VERSIONS
     ),
+    Client("MirrorMaker 4.3.1", partial(_mirror_maker, "4.3.1")),
     Client("kafkajs 2.2.4 (Node)", partial(_kafkajs, "interop.js")),
     Client("kafkajs 2.2.4 (Node), transactions", partial(_kafkajs, "transactions.js")),
     Client("franz-go (Go)", partial(_go, "franz-go", "go")),
