@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from tests.crash.exploration import explored
 from tidemill.core.rng import SeededRng
 from tidemill.storage.compaction import segment_rewriter
 from tidemill.storage.compaction.cleaning import Compaction
@@ -24,7 +25,6 @@ from tidemill.testing.crash.compaction_states import (
     unflushed_workload,
 )
 from tidemill.testing.crash.crash_states import CrashExplorer
-from tidemill.testing.crash.mini_broker import MiniBroker
 from tidemill.testing.crash.promises import BrokenPromise
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import CorruptBatch
@@ -45,20 +45,12 @@ def explore(
     chosen: Workload, seed: int = 0, broker_class: type[CompactingBroker] = CompactingBroker
 ) -> CrashExplorer:
     keyed = KeyPromises()
-
-    def workload(broker: MiniBroker, disk: SimDisk) -> None:
-        assert isinstance(broker, CompactingBroker)
-        chosen(broker, disk)
-
-    explorer = CrashExplorer(
-        workload,
-        fates=2,
-        seed=seed,
+    return explored(
+        chosen,
+        seed,
         broker_class=partial(broker_class, keyed=keyed),
-        check=partial(check_keys, keyed=keyed),
+        check=lambda directory, _promises: check_keys(directory, keyed),
     )
-    explorer.run()
-    return explorer
 
 
 def finds(

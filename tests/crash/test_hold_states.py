@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from tests.crash.exploration import explored
 from tidemill.core.rng import SeededRng
 from tidemill.testing.crash.crash_states import CrashExplorer
 from tidemill.testing.crash.hold_states import check_holds, cut_workload, hold_workload
@@ -15,7 +16,6 @@ from tidemill.testing.crash.holding_broker import (
     HoldPromises,
     JournaledHoldingBroker,
 )
-from tidemill.testing.crash.mini_broker import MiniBroker
 from tidemill.testing.crash.promises import BrokenPromise
 from tidemill.testing.mutants import MUTANTS, Mutant, seeds_to_detection
 from tidemill.testing.sim.disk import SimDisk
@@ -35,20 +35,12 @@ def explore(
     chosen: Workload, seed: int = 0, broker_class: type[HoldingBroker] = HoldingBroker
 ) -> CrashExplorer:
     held = HoldPromises()
-
-    def workload(broker: MiniBroker, disk: SimDisk) -> None:
-        assert isinstance(broker, HoldingBroker)
-        chosen(broker, disk)
-
-    explorer = CrashExplorer(
-        workload,
-        fates=2,
-        seed=seed,
+    return explored(
+        chosen,
+        seed,
         broker_class=partial(broker_class, held=held),
-        check=lambda directory: check_holds(directory, explorer._promises, held),
+        check=partial(check_holds, held=held),
     )
-    explorer.run()
-    return explorer
 
 
 both_brokers = pytest.mark.parametrize("broker_class", [HoldingBroker, JournaledHoldingBroker])

@@ -47,7 +47,7 @@ class CrashExplorer:
         fates: int = 3,
         seed: int = 0,
         broker_class: Callable[[SimDisk, dict[TopicPartition, Promises]], MiniBroker] = MiniBroker,
-        check: Callable[[LogDirectory], None] | None = None,
+        check: Callable[[LogDirectory, dict[TopicPartition, Promises]], None] | None = None,
     ) -> None:
         """`check` replaces `check_promises`."""
         self._workload = workload
@@ -55,7 +55,7 @@ class CrashExplorer:
         self._seed = seed
         self._broker_class = broker_class
         self._promises: dict[TopicPartition, Promises] = {}
-        self._check = check or (lambda directory: check_promises(directory, self._promises))
+        self._check = check or check_promises
         self._chance = SeededRng(seed)
         self.calls = 0
         """Disk calls at which the workload was stopped."""
@@ -83,7 +83,7 @@ class CrashExplorer:
             image = self._crash_during_recovery(image)
         self.states += 1
         directory = open_directory(image)
-        self._check(directory)
+        self._check(directory, self._promises)
         if twice:
             self._check_after_second_crash(image, directory)
 
@@ -104,7 +104,7 @@ class CrashExplorer:
             log = later.get(partition)
             if log is None or log.log_end_offset < end:
                 raise BrokenPromise(f"I1: {partition}: recovered up to {end}, then lost")
-        self._check(later)
+        self._check(later, self._promises)
 
 
 def check_promises(directory: LogDirectory, promises: dict[TopicPartition, Promises]) -> None:
