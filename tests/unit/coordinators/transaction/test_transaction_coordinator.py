@@ -29,7 +29,7 @@ from tidemill.testing.sim.disk import SimDisk
 def test_a_coordinator_whose_log_is_not_open_does_not_know_all_its_ids(
     run, leaders, opened, is_loading
 ):
-    topic = SimpleNamespace(partitions=[image(leader=one) for one in leaders])
+    topic = SimpleNamespace(partitions=tuple(image(leader=one) for one in leaders))
     metadata = SimpleNamespace(topics={TRANSACTION_STATE_TOPIC: topic} if leaders else {})
 
     async def ask() -> bool:
