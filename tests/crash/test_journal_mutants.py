@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tidemill.core.rng import SeededRng
-from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory import directory_start
+from tidemill.storage.directory.directory_start import DirectoryStart
 from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.journal import journal_replay
@@ -102,15 +103,15 @@ def test_mutant_replay_of_an_old_lap_is_found(monkeypatch):
 
 
 def test_mutant_replay_into_a_topic_of_the_same_name_is_found(monkeypatch):
-    def topic_id_of(directory: LogDirectory, _name: str) -> Any:
+    def topic_id_of(*_arguments: object) -> Any:
         return _AnyTopic()
 
-    monkeypatch.setattr(LogDirectory, "_topic_id_of", topic_id_of)
+    monkeypatch.setattr(directory_start, "topic_id_of", topic_id_of)
     assert finds()
 
 
 def test_mutant_no_replay_is_found(monkeypatch):
-    monkeypatch.setattr(LogDirectory, "_end_journal", lambda _directory: None)
+    monkeypatch.setattr(DirectoryStart, "_end_journal", lambda *_arguments: None)
     assert finds()
 
 

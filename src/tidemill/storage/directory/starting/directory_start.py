@@ -60,6 +60,11 @@ class DirectoryStart:
         self.is_clean = mark is not None and mark == self.checkpoint.sequence
         """False: unflushed records may be lost."""
         self.report = RecoveryReport(was_clean=self.is_clean)
+        self._end_journal(directory_id)
+
+    def _end_journal(self, directory_id: UUID) -> None:
+        """Give the segments what only the journal has; nothing of it outlives this step."""
+        disk, path = self._disk, self._path
         if self.is_clean:  # a version that knows no journal may have left an old one
             remove_journal(disk, path)
         find_topic_id = partial(topic_id_of, disk, path, self.checkpoint)
