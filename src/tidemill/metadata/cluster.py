@@ -455,7 +455,7 @@ class Cluster:
                 if term is None or not self._lease.is_held:
                     raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
                 try:
-                    await self._controller.settle()
+                    await self._controller.settle_before_work()
                     return await work(term)
                 except CoordConflict as conflict:
                     self._controller.conflict(conflict)

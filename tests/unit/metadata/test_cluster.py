@@ -189,6 +189,22 @@ def test_a_write_whose_outcome_stays_unknown_is_found_or_never_made(run, monkeyp
     run(scenario())
 
 
+def test_I16_who_registered_is_let_in_although_another_change_has_settled_the_doubt(
+    run, monkeypatch
+):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        LostAnswers(small.members[0], [False, False], monkeypatch)
+        with pytest.raises(StoreUnavailable):
+            await small.start(1)  # broker 0 cannot tell whether it has let it in
+        await cluster.reassign({})
+        await small.catch_up()
+        assert small.members[1].cluster.may_act
+
+    run(scenario())
+
+
 def test_a_write_that_nobody_waits_for_any_more_cannot_come_late(run, monkeypatch):
     async def scenario() -> None:
         small = SmallCluster()

@@ -325,6 +325,12 @@ class Controllership:
         await self._keeper.load()
         self._in_doubt = False
 
+    async def settle_before_work(self) -> None:
+        """The same for a change that somebody asks for: what was read is still to be served."""
+        if self._in_doubt:
+            await self.settle()
+            self._keeper.mark(nodes.BROKERS)  # the load has taken the marks that asked for it
+
     def conflict(self, conflict: CoordConflict) -> None:
         """After a conflicting write: read everything, and step down if we were deposed."""
         self._keeper.mark(ALL)
