@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from tidemill.delivery.holds.events import (
     Carried,
     Closed,
+    ClosedMany,
     HoldEnding,
     HoldEvent,
     Opened,
@@ -82,7 +83,9 @@ def _due_at_replay(original: Function) -> Function:
 @mutant("closed set forgotten at takeover", f"{_REPLAY}:events_of")
 def _closed_forgotten(original: Function) -> Function:
     return lambda batch, header, section: [
-        one for one in original(batch, header, section=section) if not isinstance(one, Closed)
+        one
+        for one in original(batch, header, section=section)
+        if not isinstance(one, Closed | ClosedMany)
     ]
 
 
@@ -127,17 +130,19 @@ def _decides_for_all(original: Function) -> Function:
 
 @mutant("undecided holds forgotten at takeover", f"{_REPLAY}:events_of")
 def _undecided_forgotten(original: Function) -> Function:
-    return lambda batch, header: [
+    return lambda batch, header, section: [
         one
-        for one in original(batch, header)
+        for one in original(batch, header, section=section)
         if not isinstance(one, Opened) or one.producer_id is None
     ]
 
 
 @mutant("markers forgotten at takeover", f"{_REPLAY}:events_of")
 def _markers_forgotten(original: Function) -> Function:
-    return lambda batch, header: [
-        one for one in original(batch, header) if not isinstance(one, TransactionEnded)
+    return lambda batch, header, section: [
+        one
+        for one in original(batch, header, section=section)
+        if not isinstance(one, TransactionEnded)
     ]
 
 
