@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidemill.core.rng import SeededRng
-from tidemill.storage.directory.starting import directory_start
-from tidemill.storage.directory.starting.directory_start import DirectoryStart
+from tidemill.storage.directory import directory_start
+from tidemill.storage.directory.directory_start import DirectoryStart
 from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.journal import journal_replay

@@ -13,11 +13,10 @@ import pytest
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
-from tidemill.storage.directory import checkpoint, log_directory
+from tidemill.storage.directory import checkpoint, directory_start, log_directory
 from tidemill.storage.directory.log_creation import LogCreation
+from tidemill.storage.directory.log_loading import LogLoader
 from tidemill.storage.directory.removed_logs import RemovedLogs
-from tidemill.storage.directory.starting import directory_start
-from tidemill.storage.directory.starting.log_loading import LogLoader
 from tidemill.storage.log.unflushed_changes import FlushWork
 from tidemill.storage.recovery import log_recovery as recovery
 from tidemill.storage.recovery.clean_load import CheckpointedLog

@@ -1,1 +1,1 @@
-"""Background loops beside the data path: openings, retention, checkpoints, scrub, cleaning."""
+"""What goes on beside the data path: openings, retention, expiry, checkpoints, scrub, cleaning."""

@@ -19,13 +19,13 @@ from tidemill.core.loop.pacing import run_slices
 from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.directory.producer_expiry import ProducerExpiry
-from tidemill.storage.directory.retention import RetentionPass, RetentionSlice
-from tidemill.storage.directory.scrub import Scrub
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.recovery.cut_files import purge_cut_files
 from tidemill.upkeep.log_opener import LogOpener
+from tidemill.upkeep.producer_expiry import ProducerExpiry
+from tidemill.upkeep.retention import RetentionPass, RetentionSlice
+from tidemill.upkeep.scrub import Scrub
 
 __all__ = ["Housekeeping"]
 

@@ -1,1 +1,1 @@
-"""All logs of one data directory: created, loaded, flushed, expired, scrubbed."""
+"""All logs of one data directory: created, loaded, flushed, removed."""

@@ -41,13 +41,13 @@ from tidemill.storage.directory.checkpoint import (
     write_generation,
 )
 from tidemill.storage.directory.directory_meta import DirectoryMeta, claim_directory
+from tidemill.storage.directory.directory_start import ConfigOf, DirectoryStart
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.hosted_log import HostedLog, droppable_end
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
+from tidemill.storage.directory.lost_logs import LostLogs
 from tidemill.storage.directory.removed_logs import RemovedLogs
-from tidemill.storage.directory.starting.directory_start import ConfigOf, DirectoryStart
-from tidemill.storage.directory.starting.lost_logs import LostLogs
-from tidemill.storage.directory.starting.unloaded_logs import UnloadedLogs
+from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.journal.journal_block import encode_log_name

@@ -11,7 +11,7 @@ from tests.support.journaled_directory import JournaledDirectory
 from tidemill.core.errors import StorageFault
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.directory_meta import DirectoryMeta
-from tidemill.storage.directory.starting.directory_start import topic_id_of
+from tidemill.storage.directory.directory_start import topic_id_of
 from tidemill.storage.journal import journal_block
 from tidemill.storage.journal.journal_replay import replay_journal
 

@@ -7,11 +7,11 @@ import pytest
 from tests.support.batches import append, batch, fill
 from tests.support.directories import ORDERS, ORDERS_PATH, TOPIC_ID, opened
 from tidemill.core.limits import MIB
-from tidemill.storage.directory import scrub as scrub_module
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.directory.scrub import DamageFound, Scrub
 from tidemill.storage.log.interface import LogConfig
 from tidemill.testing.sim.disk import SimDisk
+from tidemill.upkeep import scrub as scrub_module
+from tidemill.upkeep.scrub import DamageFound, Scrub
 
 SIZE = len(batch(0))
 PERIOD_MS = 1_000

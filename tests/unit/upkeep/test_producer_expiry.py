@@ -17,10 +17,10 @@ from tests.support.directories import (
 )
 from tidemill.core.ids import TopicPartition
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.directory.producer_expiry import ProducerExpiry
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.testing.sim.disk import SimDisk
+from tidemill.upkeep.producer_expiry import ProducerExpiry
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

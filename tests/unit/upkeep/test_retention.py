@@ -12,8 +12,8 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.directory.retention import RetentionPass
 from tidemill.testing.sim.disk import SimDisk
+from tidemill.upkeep.retention import RetentionPass
 
 HOUR_MS = 3_600_000
 BY_TIME = replace(SMALL, retention_ms=HOUR_MS)

@@ -20,9 +20,9 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.storage.directory.checkpoint import Checkpoint, read_newest, try_take_clean_mark
 from tidemill.storage.directory.directory_meta import try_parse_partition, try_read_topic_id
+from tidemill.storage.directory.log_loading import LoadedLog, LogLoader
 from tidemill.storage.directory.removed_logs import RemovedLogs
-from tidemill.storage.directory.starting.log_loading import LoadedLog, LogLoader
-from tidemill.storage.directory.starting.unloaded_logs import UnloadedLogs
+from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import DELETED_SUFFIX

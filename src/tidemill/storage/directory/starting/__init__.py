@@ -1,1 +1,0 @@
-"""What a start finds in a data directory."""
