@@ -20,6 +20,11 @@ CONFIG = LogConfig(segment_bytes=4 * SIZE)
 
 
 @pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
 def directory(disk: SimDisk) -> LogDirectory:
     directory = opened(disk)
     fill(directory.create_log(ORDERS, TOPIC_ID, CONFIG), 10)
