@@ -17,6 +17,7 @@ CONTEXT_OF_ROOM = {
     "data": "DataContext",
     "groups": "GroupContext",
     "offsets": "GroupContext",
+    "producing": "DataContext",
     "topics": "TopicContext",
     "transactions": "TransactionContext",
 }
