@@ -35,7 +35,7 @@ RECORDS_KEPT = 20
 """In each partition, when the rest is deleted: the next shift begins with a log that has some."""
 CALM_S_MAX = 48.0
 WORKER_PAUSE_S_MAX = 16.0
-STALE_PAUSE_S_MAX = 6.0
+STALE_PAUSE_S_MAX = 12.0
 REST_S_MAX = 900.0
 """How much longer than asked for a life may take: the shift at its end."""
 

@@ -50,4 +50,11 @@ class SeededRng:
         return _uuid4(self._random.getrandbits(_UUID_BITS))
 
     def below(self, limit: int) -> int:
-        return self._random.randrange(limit)
+        """The numbers of `Random.randrange`, without its calls: a simulation draws all the time."""
+        if limit <= 0:
+            raise ValueError(f"there is no number below {limit}")
+        bits, draw = limit.bit_length(), self._random.getrandbits
+        drawn = draw(bits)
+        while drawn >= limit:
+            drawn = draw(bits)
+        return drawn
