@@ -124,7 +124,6 @@ def run_life(seed: int, minutes: float) -> Life:
         life.simulated_s, life.events = done.simulated_s, done.events
         life.acked, life.elections = done.acked, done.elections
         life.faults = dict(Counter(fault.split()[1] for fault in done.faults))
-    gc.unfreeze()
     life.cpu_s = time.process_time() - started
     return life
 
