@@ -9,11 +9,11 @@ image is built on the last one. What is older than what the image has is ignored
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
 from tidemill.core.errors import StoreUnavailable
-from tidemill.core.limits import METADATA_PAGES
+from tidemill.core.limits import METADATA_PAGES, PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, PARTS, SETTINGS, Head
@@ -103,10 +103,15 @@ class ImageKeeper:
         self._wants_newest = True
         self.mark(HEAD)
 
-    def topics_of_page(self, page: int, delta: Delta) -> list[TopicImage]:
-        """The topics on a page after a change that is not published yet, by name."""
-        names = self._names_by_page[page] | set(delta.topics_changed)
-        found = [delta.after.topics[name] for name in sorted(names) if name in delta.after.topics]
+    def topics_of_page(
+        self, page: int, after: MetadataImage, changed: Iterable[str]
+    ) -> list[TopicImage]:
+        """The topics on a page in an image that is not published yet, by name.
+
+        `changed` are those on this page that are new or different in it.
+        """
+        names = self._names_by_page[page].union(changed)
+        found = [after.topics[name] for name in sorted(names) if name in after.topics]
         return [topic for topic in found if page_of(topic.topic_id) == page]
 
     def wrote(self, head: Head, versions: Mapping[str, int]) -> None:
@@ -120,8 +125,30 @@ class ImageKeeper:
         if draft.overrides is not self.image.overrides:
             self._reader.apply_overrides(draft)
         delta = draft.finish()
-        self.image = delta.after
         self._coord.caught_up(self.versions.get(HEAD, -1))
+        self._put_in_place(delta)
+
+    async def publish_in_slices(self, delta: Delta) -> None:
+        """Make topics that were written the image's: some in each turn of the loop (S11).
+
+        Until all of them are, the image is that of a broker which has read a part of the write.
+        """
+        assert delta.of_topics_only
+        pacer = Pacer(1)
+        for names in _slices(delta):
+            await pacer.step()
+            part = ImageDraft(self.image)
+            for name in names:
+                topic = delta.after.topic(name)
+                if topic is None:
+                    part.drop_topic(name)
+                else:
+                    part.put_topic(topic)
+            self._put_in_place(part.finish())
+        self._coord.caught_up(self.versions.get(HEAD, -1))
+
+    def _put_in_place(self, delta: Delta) -> None:
+        self.image = delta.after
         self._follow_names(delta)
         if not delta.empty:
             for on_delta in self._subscribers:
@@ -207,3 +234,19 @@ class ImageKeeper:
             )
             if node is not None:
                 self.versions[path] = node.version
+
+
+def _slices(delta: Delta) -> Iterator[list[str]]:
+    """The names of the topics that differ, as many at a time as one turn of the loop publishes."""
+    names: list[str] = []
+    partitions = 0
+    for name in sorted({*delta.topics_changed, *(gone.name for gone in delta.topics_deleted)}):
+        topic = delta.after.topic(name) or delta.before.topics[name]
+        count = max(1, len(topic.partitions))
+        if names and partitions + count > PARTITIONS_CHANGED_PER_SLICE:
+            yield names
+            names, partitions = [], 0
+        names.append(name)
+        partitions += count
+    if names:
+        yield names
