@@ -45,6 +45,8 @@ class ImageKeeper:
         self._reader = reader
         self._changed: set[str] = set()
         """Of ALL and the watched paths: what has to be read."""
+        self._is_unserved = False
+        """Whether there is something to react to, although nothing has to be read."""
         self._wants_newest = False
         """Whether the next read of the head must not be a moment old."""
         self._subscribers: list[Callable[[Delta], None]] = []
@@ -97,6 +99,16 @@ class ImageKeeper:
         """What is watched at `path` may have changed; ALL means everything."""
         self._changed.add(path)
         self.wakeup.set()
+
+    def serve_again(self) -> None:
+        """React to the image once more, although nothing of it has changed."""
+        self._is_unserved = True
+        self.wakeup.set()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to read or to react to."""
+        return self.behind or self._is_unserved
 
     def want_newest(self) -> None:
         """Read what was written until now, also what no watch has announced yet."""
@@ -166,11 +178,14 @@ class ImageKeeper:
     # --- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read everything."""
+        """Read everything; what was marked until now still waits to be served."""
+        if self.behind:
+            self.serve_again()
         await self._refresh({ALL, *_WATCHED})
 
     async def refresh(self) -> None:
-        """Read what was marked."""
+        """Read what was marked, for the caller to serve."""
+        self._is_unserved = False
         await self._refresh({ALL, *_WATCHED} if ALL in self._changed else set(self._changed))
 
     async def _refresh(self, paths: set[str]) -> None:
