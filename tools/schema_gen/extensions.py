@@ -50,71 +50,40 @@ EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
     ],
 }
 
-_PROGRESS_FIELDS: list[Schema] = [
-    {"name": "BrokerId", "type": "int32", "versions": "0+"},
-    {"name": "BrokerEpoch", "type": "int64", "versions": "0+", "default": "-1"},
-    {
-        "name": "Topics",
-        "type": "[]ProgressTopic",
-        "versions": "0+",
-        "fields": [
-            {"name": "TopicId", "type": "uuid", "versions": "0+"},
-            {
-                "name": "Partitions",
-                "type": "[]ProgressPartition",
-                "versions": "0+",
-                "fields": [
-                    {"name": "PartitionIndex", "type": "int32", "versions": "0+"},
-                    {"name": "LeaderEpoch", "type": "int32", "versions": "0+"},
-                    {"name": "FlushedOffset", "type": "int64", "versions": "0+"},
-                ],
-            },
-        ],
-    },
-]
 
-_ASKED_ENDS_FIELDS: list[Schema] = [
-    {"name": "BrokerId", "type": "int32", "versions": "0+"},
-    {"name": "BrokerEpoch", "type": "int64", "versions": "0+", "default": "-1"},
-    {
-        "name": "Topics",
-        "type": "[]AskedLogTopic",
-        "versions": "0+",
-        "fields": [
-            {"name": "TopicId", "type": "uuid", "versions": "0+"},
-            {
-                "name": "Partitions",
-                "type": "[]AskedLogPartition",
-                "versions": "0+",
-                "fields": [
-                    {"name": "PartitionIndex", "type": "int32", "versions": "0+"},
-                    {"name": "LeaderEpoch", "type": "int32", "versions": "0+"},
-                ],
-            },
-        ],
-    },
+def _field(name: str, kind: str, default: str | None = None) -> Schema:
+    field: Schema = {"name": name, "type": kind, "versions": "0+"}
+    return field if default is None else field | {"default": default}
+
+
+_ASKING_BROKER = [_field("BrokerId", "int32"), _field("BrokerEpoch", "int64", "-1")]
+
+
+def _by_partition(what: str, *fields: Schema) -> Schema:
+    """Fields of each partition, in topics: `Topics` of `<what>Topic` of `<what>Partition`."""
+    partitions = _field("Partitions", f"[]{what}Partition")
+    partitions["fields"] = [_field("PartitionIndex", "int32"), *fields]
+    topics = _field("Topics", f"[]{what}Topic")
+    topics["fields"] = [_field("TopicId", "uuid"), partitions]
+    return topics
+
+
+_PROGRESS_FIELDS = [
+    *_ASKING_BROKER,
+    _by_partition("Progress", _field("LeaderEpoch", "int32"), _field("FlushedOffset", "int64")),
 ]
-_TOLD_ENDS_FIELDS: list[Schema] = [
-    {"name": "ErrorCode", "type": "int16", "versions": "0+"},
-    {
-        "name": "Topics",
-        "type": "[]ToldLogTopic",
-        "versions": "0+",
-        "fields": [
-            {"name": "TopicId", "type": "uuid", "versions": "0+"},
-            {
-                "name": "Partitions",
-                "type": "[]ToldLogPartition",
-                "versions": "0+",
-                "fields": [
-                    {"name": "PartitionIndex", "type": "int32", "versions": "0+"},
-                    {"name": "ErrorCode", "type": "int16", "versions": "0+"},
-                    {"name": "LastEpoch", "type": "int32", "versions": "0+", "default": "-1"},
-                    {"name": "EndOffset", "type": "int64", "versions": "0+", "default": "-1"},
-                ],
-            },
-        ],
-    },
+_ASKED_ENDS_FIELDS = [
+    *_ASKING_BROKER,
+    _by_partition("AskedLog", _field("LeaderEpoch", "int32")),
+]
+_TOLD_ENDS_FIELDS = [
+    _field("ErrorCode", "int16"),
+    _by_partition(
+        "ToldLog",
+        _field("ErrorCode", "int16"),
+        _field("LastEpoch", "int32", "-1"),
+        _field("EndOffset", "int64", "-1"),
+    ),
 ]
 
 

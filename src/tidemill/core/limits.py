@@ -236,6 +236,8 @@ PARTITIONS_PER_TOPIC_MAX = 100_000
 """Partitions of one topic that are read (S46)."""
 PARTITIONS_ENCODED_PER_SLICE = 2_000
 """Partitions that are encoded or decoded in one slice of the loop: about 5 ms."""
+PARTITIONS_CHANGED_PER_SLICE = 250
+"""Partitions of a request that are decided, or published, in one slice of the loop (S11)."""
 RETURNS_WAIT_S = 5.0
 """How long a new controller waits for several brokers that are missing at once."""
 LOG_END_WAIT_S = 5.0

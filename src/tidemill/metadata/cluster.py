@@ -40,7 +40,7 @@ from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWrite
 from tidemill.metadata.founding import found_cluster, try_multi
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_draft import ImageDraft
-from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
+from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
@@ -234,7 +234,7 @@ class Cluster:
                 try:
                     await self._react()
                 except BaseException:
-                    self._keeper.mark(ALL)  # no watch says again what was read and not served
+                    self._keeper.serve_again()  # no watch says again what was read
                     raise
 
     async def read_newest(self) -> None:
@@ -287,7 +287,7 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        return self._keeper.behind or not self._registration.is_current
+        return self._keeper.has_news or not self._registration.is_current
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -455,7 +455,7 @@ class Cluster:
                 if term is None or not self._lease.is_held:
                     raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
                 try:
-                    await self._controller.settle_before_work()
+                    await self._controller.settle()
                     return await work(term)
                 except CoordConflict as conflict:
                     self._controller.conflict(conflict)

@@ -70,6 +70,8 @@ class LogOpener:
         self._pending = replicas.pending_logs
         self._reported: dict[TopicPartition, TopicImage] = {}
         """Failures that have been logged, with the image of the topic at that time."""
+        self._reported_removal = ""
+        """The last failure of removals, if it was logged and nothing was removed since."""
 
     async def run(self) -> None:
         """Make pending logs, forever."""
@@ -145,4 +147,8 @@ class LogOpener:
             async with self._log_changes:
                 await self._disk.run(self._directory.settle_removals, DiskWork.BACKGROUND)
         except StorageFault as fault:
-            log.error("removing deleted logs failed: %s", fault)
+            if str(fault) != self._reported_removal:
+                self._reported_removal = str(fault)
+                log.error("removing deleted logs failed: %s", fault)
+        else:
+            self._reported_removal = ""

@@ -45,11 +45,12 @@ class SmallCluster:
 
     async def start(self, *broker_ids: int, unclean: bool = False) -> list[Cluster]:
         for broker_id in broker_ids:
-            await self._start_one(broker_id, unclean=unclean)
+            await self.register(broker_id, unclean=unclean)
         await self.catch_up()
         return [self.members[broker_id].cluster for broker_id in broker_ids]
 
-    async def _start_one(self, broker_id: int, *, unclean: bool) -> None:
+    async def register(self, broker_id: int, *, unclean: bool = False) -> None:
+        """Start a broker; the others have not reacted to it yet."""
         config = broker_config(flags=[*self.flags, f"node.id={broker_id}"])
         alarms: list[str] = []
         coord = self.server.session()

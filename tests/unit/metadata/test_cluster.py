@@ -205,6 +205,23 @@ def test_I16_who_registered_is_let_in_although_another_change_has_settled_the_do
     run(scenario())
 
 
+def test_I16_who_registers_while_the_image_is_in_doubt_is_let_in_after_a_change_has_settled_it(
+    run, monkeypatch
+):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        LostAnswers(small.members[0], [False, False], monkeypatch)
+        with pytest.raises(StoreUnavailable):
+            await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        await small.register(1)
+        await cluster.reassign({})  # reads the registration, and serves nobody
+        await small.catch_up()
+        assert small.members[1].cluster.may_act
+
+    run(scenario())
+
+
 def test_a_write_that_nobody_waits_for_any_more_cannot_come_late(run, monkeypatch):
     async def scenario() -> None:
         small = SmallCluster()

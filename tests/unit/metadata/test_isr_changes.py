@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.metadata.three_brokers import partition, propose, three_brokers
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.partition_changes import PARTITIONS_PER_SLICE
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.metadata.image.isr_proposal import IsrProposal
 
 
@@ -24,7 +24,7 @@ def test_S11_many_proposals_are_decided_in_slices(run):
                 partition_epoch=-(2**31),
                 isr=((-7, -1),),
             )
-            for index in range(-1, 3 * PARTITIONS_PER_SLICE)
+            for index in range(-1, 3 * PARTITIONS_CHANGED_PER_SLICE)
         ]
         epoch = controller.image.brokers[1].epoch
         work = asyncio.ensure_future(controller.alter_isr(1, epoch, proposals))

@@ -166,6 +166,21 @@ def test_a_failure_is_logged_once_however_often_it_is_retried(place, caplog):
     assert "t-0 cannot be opened" in caplog.text
 
 
+def test_a_removal_that_keeps_failing_is_logged_once_until_it_succeeds(place, caplog):
+    place.put(3)
+    place.open_next()
+    place.drop()
+    place.disk.fail("sync_directory", times=2)
+    with caplog.at_level(logging.ERROR):
+        place.open_pending()
+        place.open_pending()
+    assert place.directory.has_unsettled_removals
+    (line,) = caplog.messages
+    assert "removing deleted logs failed" in line
+    place.open_pending()
+    assert not place.directory.has_unsettled_removals
+
+
 def test_R12_a_failed_directory_opens_no_log(place):
     place.put(2)
     place.directory.fail(StorageFault("EIO"))

@@ -69,6 +69,7 @@ from tidemill.coordinators.runtime.shard import Now, Result, Shard
 from tidemill.coordinators.runtime.shard_loader import ShardLoader
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.logs import RateLimit
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
@@ -121,6 +122,8 @@ class CoordinatorRuntime(Generic[S]):
             loaded=self._start_serving,
             load_again=self._load_again,
         )
+        self._log = RateLimit()
+        """Failed appends: at most one log line per partition and minute."""
         self._opened: list[HostedShard[S]] = []
         """Shards that opened a batch in this turn; some may have appended it already."""
         self._written: list[tuple[HostedShard[S], OpenBatch, int]] = []
@@ -368,7 +371,7 @@ class CoordinatorRuntime(Generic[S]):
         try:
             self._append_open_batch(hosted, batch)
         except (KafkaError, StorageFault) as error:
-            log.warning("%s-%d: %s", self._name, hosted.index, error)
+            self._note_failure(hosted, error)
         except Exception as broken:  # noqa: BLE001 - no caller to tell: `run` raises it
             self._loader.fail(broken)
 
@@ -455,6 +458,12 @@ class CoordinatorRuntime(Generic[S]):
         try:
             self._commit(hosted, operation(), lambda _code: None, now)
         except KafkaError as error:
-            log.warning("%s-%d: %s", self._name, hosted.index, error)
+            self._note_failure(hosted, error)
             if self._is_hosted(hosted):
                 self._reload(hosted)
+
+    def _note_failure(self, hosted: HostedShard[S], error: KafkaError | StorageFault) -> None:
+        """Log it, unless the partition had a line lately: a disk stays full while clients retry."""
+        name = f"{self._name}-{hosted.index}"
+        if self._log.allows(name, self._clock.monotonic()):
+            log.warning("%s: %s", name, error)

@@ -286,7 +286,8 @@ class MarkerSender:
     def _settled(self, decision: _Decision, name: TopicPartition, code: ErrorCode) -> None:
         if not self._is_current(decision):
             return
-        if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+        is_fenced = code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        if is_fenced and self._log.allows(str(name), self._clock.monotonic()):
             # A newer coordinator has written there: this one has lost its partition, and its
             # image will say so.
             log.warning("%s: another coordinator ends its transaction", name)

@@ -251,7 +251,7 @@ class Controllership:
     def look_at(self, topics: Collection[str]) -> None:
         """More is known of the logs of these topics: perhaps one can be elected now."""
         self._unserved.update(topics)
-        self._keeper.mark(nodes.BROKERS)
+        self._keeper.serve_again()
 
     async def _keep_up(self, term: int) -> None:
         """Do what nobody asks for: drain, remake, balance."""
@@ -324,12 +324,6 @@ class Controllership:
         await self._writer.settle()
         await self._keeper.load()
         self._in_doubt = False
-
-    async def settle_before_work(self) -> None:
-        """The same for a change that somebody asks for: what was read is still to be served."""
-        if self._in_doubt:
-            await self.settle()
-            self._keeper.mark(nodes.BROKERS)  # the load has taken the marks that asked for it
 
     def conflict(self, conflict: CoordConflict) -> None:
         """After a conflicting write: read everything, and step down if we were deposed."""

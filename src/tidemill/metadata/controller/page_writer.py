@@ -16,7 +16,7 @@ All methods are called with the cluster's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
@@ -36,6 +36,7 @@ from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
 from tidemill.metadata.image.metadata_image import (
     Delta,
+    MetadataImage,
     TopicImage,
 )
 from tidemill.metadata.image.page import StoredTopic, page_of, page_value
@@ -107,10 +108,13 @@ class PageWriter:
         try:
             for write in writes:
                 await self._send(write)
+            if delta.of_topics_only:
+                await self._keeper.publish_in_slices(delta)
+            else:
+                self._keeper.publish(draft)
         except BaseException:
             self._keeper.mark(ALL)
             raise
-        self._keeper.publish(draft)
 
     async def settle(self) -> None:
         """After a write whose outcome is unknown: see to it that it cannot come any more."""
@@ -166,10 +170,10 @@ class PageWriter:
         head, head_version = keeper.head, keeper.versions[HEAD]
         writes: list[_Write] = []
         values: dict[str, bytes] = {}
-        for path in changed_parts(delta):
+        for path, names in changed_parts(delta).items():
             if not keeper.is_readable(path):
                 raise StoreUnavailable(f"{path} cannot be read, so it is not written")
-            topics = self._topics_on(path, delta)
+            topics = self._topics_on(path, delta.after, names)
             await pacer.step(sum(len(topic.partitions) for topic in topics))
             stored = _encoded(path, head.seq + 1, delta, topics, bounded=bounded)
             if values and not _fits(values, stored):
@@ -188,29 +192,29 @@ class PageWriter:
         after = head.after(values, epoch=epoch)
         return _Write(term, after, values, {HEAD: head_version, **versions})
 
-    def _topics_on(self, path: str, delta: Delta) -> list[TopicImage]:
+    def _topics_on(
+        self, path: str, after: MetadataImage, changed: Sequence[str]
+    ) -> list[TopicImage]:
         if path in {MEMBERS, SETTINGS}:
             return []
-        return self._keeper.topics_of_page(int(path[-2:]), delta)
+        return self._keeper.topics_of_page(int(path[-2:]), after, changed)
 
 
-def changed_parts(delta: Delta) -> Iterable[str]:
-    """The paths of the parts that a change has to write, in order.
+def changed_parts(delta: Delta) -> dict[str, list[str]]:
+    """The paths of the parts that a change has to write, in order, with their changed topics.
 
     Members come last: a broker is let in only after all its partitions have their new epochs.
     """
-    if delta.overrides_changed:
-        yield SETTINGS
-    topic_ids = [gone.topic_id for gone in delta.topics_deleted]
-    topic_ids += [
-        delta.after.topics[name].topic_id
-        for name in delta.topics_changed
-        if not _only_mirrors(delta.before.topic(name), delta.after.topics[name])
-    ]
-    for page in sorted({page_of(topic_id) for topic_id in topic_ids}):
-        yield page_path(page)
-    if delta.members_changed:
-        yield MEMBERS
+    names_by_page: dict[int, list[str]] = {}
+    for gone in delta.topics_deleted:
+        names_by_page.setdefault(page_of(gone.topic_id), [])
+    for name in delta.topics_changed:
+        topic = delta.after.topics[name]
+        if not _only_mirrors(delta.before.topic(name), topic):
+            names_by_page.setdefault(page_of(topic.topic_id), []).append(name)
+    parts: dict[str, list[str]] = {SETTINGS: []} if delta.overrides_changed else {}
+    parts |= {page_path(page): names_by_page[page] for page in sorted(names_by_page)}
+    return parts | ({MEMBERS: []} if delta.members_changed else {})
 
 
 def _only_mirrors(before: TopicImage | None, after: TopicImage) -> bool:

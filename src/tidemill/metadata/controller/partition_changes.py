@@ -11,6 +11,7 @@ from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.decisions import (
     LedLately,
@@ -27,9 +28,6 @@ from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import MetadataImage
 
 __all__ = ["PartitionChanges"]
-
-PARTITIONS_PER_SLICE = 250
-"""Partitions of a request that are decided in one slice of the loop: a few milliseconds (S11)."""
 
 
 class WriteChanges(Protocol):
@@ -71,7 +69,7 @@ class PartitionChanges:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {sender_id} is not let in")
         outcomes: list[PartitionChange | KafkaError] = []
         seen: set[tuple[UUID, int]] = set()
-        pacer = Pacer(PARTITIONS_PER_SLICE)
+        pacer = Pacer(PARTITIONS_CHANGED_PER_SLICE)
         for proposal in proposals:
             await pacer.step()
             try:
@@ -129,7 +127,7 @@ class PartitionChanges:
         """Change partitions, each named once, as somebody wishes; per partition why it was not."""
         changes: list[PartitionChange] = []
         refusals: list[KafkaError | None] = []
-        pacer = Pacer(PARTITIONS_PER_SLICE)
+        pacer = Pacer(PARTITIONS_CHANGED_PER_SLICE)
         for name, index in partitions:
             await pacer.step()
             try:

@@ -1,7 +1,8 @@
 """Requests that change topics: planned by `controller.py`, checked against the pages, written.
 
 There is one result per request, in order (T21). A topic whose page cannot be read is not written,
-and one that does not fit into its page is refused alone.
+and one that does not fit into its page is refused alone. Long requests are worked on in slices of
+the loop (S11); the lock keeps the image as it is meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
@@ -82,7 +85,8 @@ class TopicChanges:
 
         # Views last: a request may make their bases too, in any order.
         order = sorted(range(len(specs)), key=lambda at: VIEW_OF in specs[at].overrides)
-        planned = dict(zip(order, _planned([specs[at] for at in order], plan), strict=True))
+        in_order = await _planned([specs[at] for at in order], plan)
+        planned = dict(zip(order, in_order, strict=True))
         results = [planned[at] for at in range(len(specs))]
         self._refuse_unknown_names(results)
         if not validate_only:
@@ -92,7 +96,7 @@ class TopicChanges:
     async def delete(self, topics: Sequence[str | UUID], *, term: int) -> list[TopicResult]:
         results = [_deletion(self._image, topic) for topic in topics]
         self._refuse_unwritable(results)
-        self._refuse_bases(results)
+        await self._refuse_bases(results)
         draft = ImageDraft(self._image)
         for result in results:
             if result.topic is not None:
@@ -103,7 +107,7 @@ class TopicChanges:
     async def add_partitions(
         self, specs: Sequence[PartitionsSpec], *, validate_only: bool, term: int
     ) -> list[TopicResult]:
-        results = _planned(specs, self._planner().plan_partitions)
+        results = await _planned(specs, self._planner().plan_partitions)
         if not validate_only:
             await self.put(results, term=term)
         return results
@@ -111,7 +115,7 @@ class TopicChanges:
     async def configure(
         self, changes: Sequence[ConfigChange], *, validate_only: bool, term: int
     ) -> list[TopicResult]:
-        results = _planned(changes, self._planner().plan_config)
+        results = await _planned(changes, self._planner().plan_config)
         if not validate_only:
             await self.put(results, term=term)
         return results
@@ -121,14 +125,8 @@ class TopicChanges:
         self._refuse_unwritable(results)
         while True:
             self._refuse_views_alone(results)
-            draft = ImageDraft(self._image)
-            for result in results:
-                if result.topic is not None:
-                    before = self._image.topic_by_id(result.topic_id)
-                    after = result.topic if before is None else altered_topic(before, result.topic)
-                    draft.put_topic(after)
             try:
-                await self._write(draft, term=term, bounded=True)
+                await self._write(await self._draft(results), term=term, bounded=True)
             except PartTooLarge as error:
                 _refuse_page(results, error)
             else:
@@ -136,6 +134,17 @@ class TopicChanges:
         for result in results:
             if result.topic is not None:
                 result.topic = self._image.topics[result.name]
+
+    async def _draft(self, results: Iterable[TopicResult]) -> ImageDraft:
+        """The image with the topics of the results."""
+        draft, pacer = ImageDraft(self._image), Pacer(PARTITIONS_CHANGED_PER_SLICE)
+        for result in results:
+            if result.topic is not None:
+                await pacer.step(_cost(result))
+                before = self._image.topic_by_id(result.topic_id)
+                after = result.topic if before is None else altered_topic(before, result.topic)
+                draft.put_topic(after)
+        return draft
 
     def is_writable(self, topic_id: UUID) -> bool:
         return self._keeper.is_readable(page_path(page_of(topic_id)))
@@ -160,10 +169,12 @@ class TopicChanges:
                 detail = f"no topic {topic.view_of!a} to view: it was not made"
                 result.refuse(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail))
 
-    def _refuse_bases(self, results: Iterable[TopicResult]) -> None:
+    async def _refuse_bases(self, results: Iterable[TopicResult]) -> None:
         """A topic with views stays, unless the same request deletes them too."""
         deleted = {result.name for result in results if result.topic is not None}
+        pacer = Pacer(PARTITIONS_CHANGED_PER_SLICE)
         for result in results:
+            await pacer.step()
             if result.topic is not None:
                 try:
                     check_deletion(self._image, result.topic, deleted)
@@ -171,6 +182,8 @@ class TopicChanges:
                     result.refuse(error)
 
     def _refuse_unwritable(self, results: Iterable[TopicResult]) -> None:
+        if self._keeper.topics_readable:
+            return
         for result in results:
             if result.topic is not None and not self.is_writable(result.topic.topic_id):
                 detail = "its page of the metadata cannot be read, so it is not written"
@@ -183,12 +196,13 @@ def _refuse_page(results: Iterable[TopicResult], error: PartTooLarge) -> None:
             result.refuse(error)
 
 
-def _planned(
+async def _planned(
     requests: Sequence[_Request], plan: Callable[[_Request], TopicImage]
 ) -> list[TopicResult]:
     """One result per request, in order; a topic that occurs twice is refused both times."""
     times = Counter(request.name for request in requests)
     results: list[TopicResult] = []
+    pacer = Pacer(PARTITIONS_CHANGED_PER_SLICE)
     for request in requests:
         result = TopicResult(request.name)
         try:
@@ -199,7 +213,13 @@ def _planned(
         except KafkaError as error:
             result.refuse(error)
         results.append(result)
+        await pacer.step(_cost(result))
     return results
+
+
+def _cost(result: TopicResult) -> int:
+    """What the result takes of a slice."""
+    return 1 if result.topic is None else max(1, len(result.topic.partitions))
 
 
 def _deletion(image: MetadataImage, wanted: str | UUID) -> TopicResult:

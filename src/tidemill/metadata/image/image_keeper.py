@@ -9,11 +9,11 @@ image is built on the last one. What is older than what the image has is ignored
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import final
 
 from tidemill.core.errors import StoreUnavailable
-from tidemill.core.limits import METADATA_PAGES
+from tidemill.core.limits import METADATA_PAGES, PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, PARTS, SETTINGS, Head
@@ -45,6 +45,8 @@ class ImageKeeper:
         self._reader = reader
         self._changed: set[str] = set()
         """Of ALL and the watched paths: what has to be read."""
+        self._is_unserved = False
+        """Whether there is something to react to, although nothing has to be read."""
         self._wants_newest = False
         """Whether the next read of the head must not be a moment old."""
         self._subscribers: list[Callable[[Delta], None]] = []
@@ -98,15 +100,30 @@ class ImageKeeper:
         self._changed.add(path)
         self.wakeup.set()
 
+    def serve_again(self) -> None:
+        """React to the image once more, although nothing of it has changed."""
+        self._is_unserved = True
+        self.wakeup.set()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to read or to react to."""
+        return self.behind or self._is_unserved
+
     def want_newest(self) -> None:
         """Read what was written until now, also what no watch has announced yet."""
         self._wants_newest = True
         self.mark(HEAD)
 
-    def topics_of_page(self, page: int, delta: Delta) -> list[TopicImage]:
-        """The topics on a page after a change that is not published yet, by name."""
-        names = self._names_by_page[page] | set(delta.topics_changed)
-        found = [delta.after.topics[name] for name in sorted(names) if name in delta.after.topics]
+    def topics_of_page(
+        self, page: int, after: MetadataImage, changed: Iterable[str]
+    ) -> list[TopicImage]:
+        """The topics on a page in an image that is not published yet, by name.
+
+        `changed` are those on this page that are new or different in it.
+        """
+        names = self._names_by_page[page].union(changed)
+        found = [after.topics[name] for name in sorted(names) if name in after.topics]
         return [topic for topic in found if page_of(topic.topic_id) == page]
 
     def wrote(self, head: Head, versions: Mapping[str, int]) -> None:
@@ -120,8 +137,30 @@ class ImageKeeper:
         if draft.overrides is not self.image.overrides:
             self._reader.apply_overrides(draft)
         delta = draft.finish()
-        self.image = delta.after
         self._coord.caught_up(self.versions.get(HEAD, -1))
+        self._put_in_place(delta)
+
+    async def publish_in_slices(self, delta: Delta) -> None:
+        """Make topics that were written the image's: some in each turn of the loop (S11).
+
+        Until all of them are, the image is that of a broker which has read a part of the write.
+        """
+        assert delta.of_topics_only
+        pacer = Pacer(1)
+        for names in _slices(delta):
+            await pacer.step()
+            part = ImageDraft(self.image)
+            for name in names:
+                topic = delta.after.topic(name)
+                if topic is None:
+                    part.drop_topic(name)
+                else:
+                    part.put_topic(topic)
+            self._put_in_place(part.finish())
+        self._coord.caught_up(self.versions.get(HEAD, -1))
+
+    def _put_in_place(self, delta: Delta) -> None:
+        self.image = delta.after
         self._follow_names(delta)
         if not delta.empty:
             for on_delta in self._subscribers:
@@ -139,11 +178,14 @@ class ImageKeeper:
     # --- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Read everything."""
+        """Read everything; what was marked until now still waits to be served."""
+        if self.behind:
+            self.serve_again()
         await self._refresh({ALL, *_WATCHED})
 
     async def refresh(self) -> None:
-        """Read what was marked."""
+        """Read what was marked, for the caller to serve."""
+        self._is_unserved = False
         await self._refresh({ALL, *_WATCHED} if ALL in self._changed else set(self._changed))
 
     async def _refresh(self, paths: set[str]) -> None:
@@ -207,3 +249,19 @@ class ImageKeeper:
             )
             if node is not None:
                 self.versions[path] = node.version
+
+
+def _slices(delta: Delta) -> Iterator[list[str]]:
+    """The names of the topics that differ, as many at a time as one turn of the loop publishes."""
+    names: list[str] = []
+    partitions = 0
+    for name in sorted({*delta.topics_changed, *(gone.name for gone in delta.topics_deleted)}):
+        topic = delta.after.topic(name) or delta.before.topics[name]
+        count = max(1, len(topic.partitions))
+        if names and partitions + count > PARTITIONS_CHANGED_PER_SLICE:
+            yield names
+            names, partitions = [], 0
+        names.append(name)
+        partitions += count
+    if names:
+        yield names

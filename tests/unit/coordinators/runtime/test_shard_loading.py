@@ -201,6 +201,21 @@ class AnnouncingShard(ToyShard):
         return super().resign()
 
 
+def test_work_of_the_shard_itself_that_keeps_failing_writes_one_log_line_a_minute(host, caplog):
+    async def body(host):
+        host.runtime.lead(INDEX, leader(isr=(OWN,), in_sync_min=2))
+        for _ in range(100):
+            host.runtime.metadata_changed(difference(host.image, host.image))
+            await host.load()
+            host.pass_time(0.5)
+        assert len(host.shards) == 101
+
+    with caplog.at_level(logging.WARNING):
+        host(body, make_shard=AnnouncingShard)
+    (line,) = caplog.messages
+    assert "__toys-3: COORDINATOR_NOT_AVAILABLE" in line
+
+
 def test_a_shard_that_a_failed_append_dropped_passes_no_more_deadlines(host):
     async def body(host):
         part = leader(isr=(OWN,), in_sync_min=2)

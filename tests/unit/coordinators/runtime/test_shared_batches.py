@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
@@ -104,6 +105,26 @@ def test_I28_when_the_append_fails_every_request_that_saw_its_records_is_refused
         assert answers == [[UNDECIDED], [UNDECIDED], [UNDECIDED]]
 
     host(body)
+
+
+def test_batches_that_fail_again_and_again_write_one_log_line_a_minute(host, caplog):
+    async def body(host):
+        log = FaultyLog()
+        lead(host, log)
+        for _ in range(100):
+            log.fault = None
+            host.put("a", "1")
+            await host.end_turn()
+            log.fault = StorageFault("no more")
+            lost = host.put("a", "2")
+            await host.end_turn()
+            assert lost == [UNDECIDED]
+            await host.load()
+            host.pass_time(0.5)
+
+    with caplog.at_level(logging.WARNING):
+        host(body)
+    assert caplog.messages == ["__toys-3: no more"]
 
 
 def test_I28_when_the_append_fails_the_shard_goes_back_to_what_the_log_holds(host):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -229,6 +230,20 @@ def test_I20_a_marker_that_is_not_acknowledged_is_written_again(office, code):
         assert len(it.local.written) == 2
 
     office(body)
+
+
+def test_a_newer_coordinator_is_told_of_once_a_minute_however_often_it_refuses(office, caplog):
+    async def body(it):
+        it.lead(OWN, "t-0")
+        await it.decide("t-0")
+        for _ in range(4):
+            it.local.acknowledge("t-0", ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+            await it.pass_time(10)
+        assert len(it.local.written) == 5
+
+    with caplog.at_level(logging.WARNING):
+        office(body)
+    assert caplog.messages == ["t-0: another coordinator ends its transaction"]
 
 
 def test_I22_a_decision_that_is_handed_over_again_is_not_carried_out_twice(office):

@@ -1,0 +1,119 @@
+"""S11: a request that changes very many topics leaves turns of the loop to everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.errors import ErrorCode
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.controller.controller import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicResult,
+    TopicSpec,
+)
+from tidemill.metadata.image.head import HEAD, Head
+from tidemill.metadata.image.topic_config import AlterOp
+
+SLICES = 4
+NAMES = [f"t{number}" for number in range(SLICES * PARTITIONS_CHANGED_PER_SLICE)]
+SPECS = [TopicSpec(name=name, partitions=1) for name in NAMES]
+
+Request = Callable[[Cluster], Awaitable[list[TopicResult]]]
+
+CHANGES: dict[str, Request] = {
+    "partitions": lambda cluster: cluster.create_partitions(
+        [PartitionsSpec(name=name, count=2) for name in NAMES]
+    ),
+    "keys": lambda cluster: cluster.alter_topic_configs(
+        [ConfigChange(name=name, changes=[("retention.ms", AlterOp.SET, "5")]) for name in NAMES]
+    ),
+    "deletion": lambda cluster: cluster.delete_topics(NAMES),
+}
+
+
+async def turns_of(work: Awaitable[list[TopicResult]]) -> int:
+    """How often other work gets a turn until this is done; it must succeed for every topic."""
+    task = asyncio.ensure_future(work)
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert {result.code for result in await task} == {ErrorCode.NONE}
+    return turns
+
+
+def test_S11_many_topics_are_planned_in_slices(run):
+    async def scenario() -> None:
+        (cluster,) = await SmallCluster().start(0)
+        assert await turns_of(cluster.create_topics(SPECS, validate_only=True)) >= SLICES
+        assert cluster.image.topics == {}
+
+    run(scenario())
+
+
+def test_S11_a_topic_of_many_partitions_counts_as_many_when_it_is_planned(run):
+    async def scenario() -> None:
+        (cluster,) = await SmallCluster().start(0)
+        wide = [
+            TopicSpec(name=name, partitions=PARTITIONS_CHANGED_PER_SLICE) for name in NAMES[:SLICES]
+        ]
+        assert await turns_of(cluster.create_topics(wide, validate_only=True)) >= SLICES
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_S11_changes_of_many_topics_are_planned_and_published_in_slices(run, name):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics(SPECS)
+        seen = len(small.members[0].deltas)
+        turns = await turns_of(CHANGES[name](cluster))
+        published = len(small.members[0].deltas) - seen
+        assert published >= SLICES
+        assert turns >= 2 * SLICES - 1  # the last slice of the plan publishes the first
+
+    run(scenario())
+
+
+def test_S11_many_new_topics_are_written_at_once_and_published_in_slices(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        before, seen = head_of(small).seq, len(small.members[0].deltas)
+        results = await cluster.create_topics(SPECS)
+        deltas = small.members[0].deltas[seen:]
+        assert head_of(small).seq == before + 1
+        assert max(len(delta.topics_changed) for delta in deltas) <= PARTITIONS_CHANGED_PER_SLICE
+        assert sorted(name for delta in deltas for name in delta.topics_changed) == sorted(NAMES)
+        assert all(result.topic is cluster.image.topics[result.name] for result in results)
+        assert small.stored_topics().keys() == cluster.image.topics.keys()
+
+    run(scenario())
+
+
+def test_S11_topics_whose_publication_was_cut_off_are_read_from_the_store(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        creation = asyncio.ensure_future(cluster.create_topics(SPECS))
+        cluster.subscribe(lambda _delta: creation.cancel())
+        await asyncio.wait([creation])
+        assert 0 < len(cluster.image.topics) < len(NAMES)
+        await small.catch_up()
+        assert cluster.image.topics.keys() == set(NAMES)
+
+    run(scenario())
+
+
+def head_of(small: SmallCluster) -> Head:
+    node = small.server.get(HEAD)
+    assert node is not None
+    return Head.decode(node.value)
