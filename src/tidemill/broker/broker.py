@@ -45,6 +45,7 @@ from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.metadata_note import noted_version
 from tidemill.storage.directory.store_note import check_store, note_store
 from tidemill.storage.files.disk import Disk, DiskFile, OsDisk
 
@@ -151,10 +152,11 @@ class Broker:
         )
         if self._route_listener is not None and config.route_endpoint is not None:
             await self._route_listener.bind(config.route_endpoint, option="tidemill.route.listen")
+        cluster_id, seen = await self._identify()
         directory = await open_logs(
             config,
             self._seams,
-            cluster_id=await self._identify(),
+            cluster_id=cluster_id,
             # The map of a file holds a second descriptor.
             open_files_max=self._descriptors.files // 2,
             lock=self._directory_lock,
@@ -166,26 +168,31 @@ class Broker:
             unclean=not directory.started_clean,
             internal=internal,
             directory_id=directory.meta.directory_id,
+            seen=seen,
         )
         self._follow_image()
         self._spawn_loops()
         await self._serving.start(is_healthy=lambda: not self.failed)
         return bound
 
-    async def _identify(self) -> str:
-        """The cluster that the data directory must belong to, which remembers its store."""
+    async def _identify(self) -> tuple[str, tuple[int, int]]:
+        """The cluster that the data directory must belong to, which remembers its store.
+
+        Also the newest version of the metadata that an earlier life has noted.
+        """
         disk, data_dir = self._seams.disk, self.config.data_dir
         connect = self.config.zookeeper.where
 
-        def check() -> None:
+        def check() -> tuple[int, int]:
             make_data_directory(disk, data_dir)
             check_store(disk, data_dir, f"{data_dir}/{LOGS_DIRECTORY}", connect=connect)
+            return noted_version(disk, data_dir)
 
-        await disk.run(check)
+        seen = await disk.run(check)
         cluster_id = await self.cluster.identify()
         if connect:
             await disk.run(partial(note_store, disk, data_dir, connect))
-        return cluster_id
+        return cluster_id, seen
 
     def _build_data_plane(self, directory: LogDirectory) -> DataPlane:
         return build_data_plane(

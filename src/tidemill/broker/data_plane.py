@@ -35,6 +35,7 @@ from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.metadata_note import MetadataNote
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.state.producer_bound import ProducerLimits
@@ -232,6 +233,7 @@ def build_data_plane(
         flusher=flusher,
         log_changes=log_changes,
         config=cluster.live,
+        note=MetadataNote(disk, config.data_dir, lambda: cluster.version),
     )
     flusher.subscribe(replicas.log_flushed)
     link = ControllerLink(

@@ -25,7 +25,7 @@ from uuid import UUID
 from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
-from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId, TopicPartition
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
@@ -37,7 +37,7 @@ from tidemill.metadata.controller.controller import (
 from tidemill.metadata.controller.controllership import Controllership
 from tidemill.metadata.controller.decisions import leads_what_others_could
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
-from tidemill.metadata.founding import found_cluster, try_multi
+from tidemill.metadata.founding import check_cluster, found_cluster, try_multi
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ImageKeeper
@@ -108,6 +108,8 @@ class Cluster:
         self._lease = Lease(coord, clock)
         self._closed = False
         self._looked_at = float("-inf")
+        self._seen = (0, 0)
+        """A version of the metadata that an earlier life of this broker has seen."""
 
     @property
     def broker_id(self) -> int:
@@ -117,6 +119,11 @@ class Cluster:
     def broker_epoch(self) -> int:
         """The epoch of the last registration."""
         return self._registration.epoch
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Of the metadata that this broker knows; the higher one is newer."""
+        return self._keeper.head.version
 
     @property
     def image(self) -> MetadataImage:
@@ -176,12 +183,15 @@ class Cluster:
         unclean: bool,
         internal: Endpoint | None = None,
         directory_id: UUID = ZERO_UUID,
+        seen: tuple[int, int] = (0, 0),
     ) -> None:
         """Join the cluster. `unclean`: the logs may have lost unflushed records.
 
-        Other brokers reach this one at `internal`. UserError if another broker has our id, or the
-        store is not a usable one.
+        Other brokers reach this one at `internal`. `seen` is a version of the metadata that an
+        earlier life has seen. UserError if another broker has our id, or the store is not a usable
+        one, or an older one.
         """
+        self._seen = seen
         self._registration.presence = Presence(
             advertised=advertised,
             internal=internal,
@@ -324,7 +334,8 @@ class Cluster:
 
     async def _join(self) -> None:
         await self._connect()
-        await self._keeper.load()
+        await self._keeper.load(newest=True)
+        self._check_version()
         self._publish_registration(await self._registration.make())
         self._lease.registered = True
         await self._react()
@@ -346,7 +357,19 @@ class Cluster:
             await self._coord.start()
         await self._ensure_cluster()
 
+    def _check_version(self) -> None:
+        """UserError: the store is older than what this broker has seen in it."""
+        found, seen = self._keeper.found_version, max(self._seen, self.version)
+        if found < seen:
+            raise UserError(
+                f"the coordination store is at version {found[0]}.{found[1]}, this broker has seen "
+                f"{seen[0]}.{seen[1]}: an old copy of it was put back; bring the newest one back"
+            )
+
     async def _ensure_cluster(self) -> None:
+        if self.image.cluster_id:
+            await check_cluster(self._coord, self.image.cluster_id)
+            return
         draft = ImageDraft(self.image)
         draft.set_cluster_id(await found_cluster(self._coord, self._rng))
         self._keeper.publish(draft)

@@ -9,9 +9,23 @@ from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.core.rng import Rng
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import Head
-from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op
+from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Node, Op
 
-__all__ = ["found_cluster", "try_multi"]
+__all__ = ["check_cluster", "found_cluster", "try_multi"]
+
+
+async def check_cluster(coord: Coord, cluster_id: str) -> None:
+    """UserError: the store has lost this broker's cluster; nobody may found another in its place.
+
+    The topics of another cluster would make strays of all logs here.
+    """
+    node = await coord.get(nodes.CLUSTER)
+    found = "no cluster" if node is None else f"cluster {_cluster_id(node)}"
+    if found != f"cluster {cluster_id}":
+        raise UserError(
+            f"the coordination store has {found}, this broker belongs to cluster {cluster_id}: "
+            "bring its store back, then start the broker again"
+        )
 
 
 async def found_cluster(coord: Coord, rng: Rng) -> str:
@@ -35,6 +49,10 @@ async def found_cluster(coord: Coord, rng: Rng) -> str:
         node = await coord.get(nodes.CLUSTER)
     if node is None:
         raise StoreUnavailable(f"{nodes.CLUSTER} is missing")
+    return _cluster_id(node)
+
+
+def _cluster_id(node: Node) -> str:
     try:
         return nodes.decode_cluster_id(nodes.CLUSTER, node)
     except nodes.BadNode as bad:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -19,6 +20,7 @@ from tidemill.core.loop.pacing import run_slices
 from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.metadata_note import MetadataNote
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.recovery.cut_files import purge_cut_files
@@ -54,6 +56,7 @@ class Housekeeping:
         flusher: Flusher,
         log_changes: asyncio.Lock,
         config: LiveConfig,
+        note: MetadataNote | None = None,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -61,6 +64,7 @@ class Housekeeping:
         self._clock = clock
         self._flusher = flusher
         self._log_changes = log_changes
+        self._note = note
         self._one_at_a_time = asyncio.Lock()
         self._retention_pause = LivePause(config, lambda now: now.log_retention_check_interval_ms)
         self._retention = RetentionPass(directory, self._droppable_offset_of)
@@ -158,9 +162,8 @@ class Housekeeping:
         """Make durable where each log starts and how far it is flushed. Raises StorageFault."""
         async with self._one_at_a_time:
             write = self._directory.take_checkpoint(self._replicas.high_watermarks())
-            await self._disk.run(
-                write
-            )  # as READ: DeleteRecords may wait for this one, or behind it
+            # As READ: DeleteRecords may wait for this one, or behind it.
+            await self._disk.run(self._noting_metadata(write))
 
     async def run_scrub(self) -> None:
         """Read closed segments slowly and verify their checksums."""
@@ -178,13 +181,24 @@ class Housekeeping:
     async def close(self, *, is_clean: bool = True) -> None:
         """Flush everything, write the last checkpoint and, if `is_clean`, the marker of that."""
         marks = self._replicas.high_watermarks()
+        close = partial(self._directory.close, marks, is_clean=is_clean)
         while True:
             try:
-                return await self._disk.run(
-                    partial(self._directory.close, marks, is_clean=is_clean)
-                )
+                return await self._disk.run(self._noting_metadata(close))
             except DiskBusy:  # by reads whose callers have ended: they are skipped one by one
                 await asyncio.sleep(CLOSE_RETRY_S)
+
+    def _noting_metadata(self, write: Callable[[], None]) -> Callable[[], None]:
+        """The same, after a note of the metadata that is known now."""
+        if self._note is None:
+            return write
+        note = self._note.take()
+
+        def both() -> None:
+            note()
+            write()
+
+        return both
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -49,7 +49,9 @@ class SmallCluster:
         await self.catch_up()
         return [self.members[broker_id].cluster for broker_id in broker_ids]
 
-    async def register(self, broker_id: int, *, unclean: bool = False) -> None:
+    async def register(
+        self, broker_id: int, *, unclean: bool = False, seen: tuple[int, int] = (0, 0)
+    ) -> None:
         """Start a broker; the others have not reacted to it yet."""
         config = broker_config(flags=[*self.flags, f"node.id={broker_id}"])
         alarms: list[str] = []
@@ -60,7 +62,7 @@ class SmallCluster:
         member = Member(coord, cluster, alarms=alarms)
         cluster.subscribe(member.deltas.append)
         self.members[broker_id] = member
-        await cluster.start(Endpoint(f"host-{broker_id}", 9092), unclean=unclean)
+        await cluster.start(Endpoint(f"host-{broker_id}", 9092), unclean=unclean, seen=seen)
 
     async def catch_up(self) -> None:
         """Run until no broker has work left, within a bounded number of rounds."""

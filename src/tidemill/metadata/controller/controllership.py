@@ -219,6 +219,7 @@ class Controllership:
                 self.conflict(conflict)
             else:
                 return
+        raise StoreUnavailable("the metadata changes too fast to be served")
 
     def postpone(self) -> None:
         """A controller without a lease decides nothing; no watch tells when it has one again."""

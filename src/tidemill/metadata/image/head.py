@@ -44,6 +44,11 @@ class Head:
     parts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     """By path: the seq of the last write that changed the part."""
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Of all metadata: the higher one is newer."""
+        return self.epoch, self.seq
+
     def after(self, changed: Iterable[str], *, epoch: int) -> Head:
         """The head of a write that changes these parts."""
         seq = self.seq + 1

@@ -47,6 +47,8 @@ class ImageKeeper:
         """Of ALL and the watched paths: what has to be read."""
         self._is_unserved = False
         """Whether there is something to react to, although nothing has to be read."""
+        self.found_version = (0, 0)
+        """Of the head as it was last read, whatever the image has."""
         self._wants_newest = False
         """Whether the next read of the head must not be a moment old."""
         self._subscribers: list[Callable[[Delta], None]] = []
@@ -177,10 +179,11 @@ class ImageKeeper:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def load(self) -> None:
+    async def load(self, *, newest: bool = False) -> None:
         """Read everything; what was marked until now still waits to be served."""
         if self.behind:
             self.serve_again()
+        self._wants_newest |= newest
         await self._refresh({ALL, *_WATCHED})
 
     async def refresh(self) -> None:
@@ -220,7 +223,8 @@ class ImageKeeper:
             head = Head.decode(node.value)
         except BadNode as bad:
             raise StoreUnavailable(f"the metadata cannot be read: {bad}") from bad
-        if (head.epoch, head.seq) < (self.head.epoch, self.head.seq):
+        self.found_version = head.version
+        if head.version < self.head.version:
             return
         if everything:
             stored = await self._all_parts()

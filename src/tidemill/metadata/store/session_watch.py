@@ -15,6 +15,7 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.limits import SESSION_HUNG_S, SESSION_LOOK_S, SESSION_STAMP_S
+from tidemill.core.logs import RateLimit
 from tidemill.metadata.store.hung_peers import HungPeers
 from tidemill.metadata.store.session_files import (
     Holder,
@@ -47,6 +48,8 @@ class SessionWatch:
         self._hung = HungPeers()
         self._reported: set[int] = set()
         """Peers that hang and could not be ended: one line each."""
+        self._log = RateLimit()
+        """What fails is tried again five times a second."""
         self._turned_at = self._stamped_at = clock.monotonic()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidemill-coord-watch", daemon=True)
@@ -77,9 +80,14 @@ class SessionWatch:
             try:
                 self._step(session, self._clock.monotonic())
             except OSError as error:
-                if error.errno not in _NO_DESCRIPTORS:  # connections that end give some back
-                    _log.error("sessions in %s: %s", self._directory, error)
+                self._report(error)
                 self._stopping.wait(SESSION_STAMP_S)
+
+    def _report(self, error: OSError) -> None:
+        if error.errno in _NO_DESCRIPTORS:  # connections that end give some back
+            return
+        if self._log.allows(str(error), self._clock.monotonic()):
+            _log.error("sessions in %s: %s", self._directory, error)
 
     def _step(self, session: SessionFile | None, now: float) -> None:
         if now - self._stamped_at >= SESSION_STAMP_S:

@@ -1,0 +1,106 @@
+"""A store that forgets: emptied, replaced or put back from an old copy while brokers know more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.head import HEAD, Head
+from tidemill.metadata.store.coord import CoordConflict, Delete, Put
+from tidemill.metadata.store.memory_store import MemoryCoordServer
+
+ORDERS = [TopicSpec(name="orders", partitions=1)]
+
+
+async def one_broker() -> SmallCluster:
+    """A broker that is the controller of a cluster with a topic."""
+    small = SmallCluster()
+    (cluster,) = await small.start(0)
+    await cluster.create_topics(ORDERS)
+    return small
+
+
+def put_head(server: MemoryCoordServer, head: Head) -> None:
+    node = server.get(HEAD)
+    assert node is not None
+    server.multi(server.session(), [Put(HEAD, head.encode(), node.version)])
+
+
+def test_a_broker_that_comes_back_to_an_empty_store_founds_no_cluster(run):
+    async def scenario() -> None:
+        small = await one_broker()
+        member = small.members[0]
+        node = small.server.get(nodes.CLUSTER)
+        small.server.expire(member.coord)
+        small.server.multi(small.server.session(), [Delete(nodes.CLUSTER, node.version)])
+        with pytest.raises(UserError, match="the coordination store has no cluster, this broker"):
+            await member.cluster.catch_up()
+        assert small.server.get(nodes.CLUSTER) is None
+        assert "orders" in member.cluster.image.topics
+
+    run(scenario())
+
+
+def test_a_broker_that_comes_back_to_the_store_of_another_cluster_stops(run):
+    async def scenario() -> None:
+        small = await one_broker()
+        member = small.members[0]
+        node = small.server.get(nodes.CLUSTER)
+        small.server.expire(member.coord)
+        other = Put(nodes.CLUSTER, nodes.encode_cluster_id("another"), node.version)
+        small.server.multi(small.server.session(), [other])
+        with pytest.raises(UserError, match="has cluster another, this broker belongs to"):
+            await member.cluster.catch_up()
+        assert "orders" in member.cluster.image.topics
+
+    run(scenario())
+
+
+def test_a_broker_that_comes_back_to_an_old_copy_of_the_store_stops(run):
+    async def scenario() -> None:
+        small = await one_broker()
+        member = small.members[0]
+        small.server.expire(member.coord)
+        put_head(small.server, Head(epoch=1, seq=0))
+        with pytest.raises(UserError, match="an old copy of it was put back"):
+            await member.cluster.catch_up()
+        assert small.server.children(nodes.BROKERS) == []
+
+    run(scenario())
+
+
+def test_a_broker_that_has_seen_a_newer_store_in_an_earlier_life_does_not_register(run):
+    async def scenario() -> None:
+        small = await one_broker()
+        first = small.members[0].cluster
+        epoch, seq = first.version
+        await first.close()
+        await small.register(1)  # one that has seen nothing may start
+        with pytest.raises(UserError, match=rf"this broker has seen {epoch + 9}\.{seq}"):
+            await small.register(2, seen=(epoch + 9, seq))
+        assert small.server.get(nodes.broker_path(2)) is None
+
+    run(scenario())
+
+
+def test_a_controller_whose_writes_always_conflict_pauses(run):
+    async def scenario() -> None:
+        small = await one_broker()
+        await small.register(1)
+        conflicts = 0
+
+        async def conflicting(ops: list[object]) -> None:
+            nonlocal conflicts
+            conflicts += 1
+            raise CoordConflict(HEAD, "another version")
+
+        small.members[0].coord.multi = conflicting  # type: ignore[assignment, method-assign]
+        with pytest.raises(StoreUnavailable, match="changes too fast"):
+            await small.members[0].cluster.catch_up()
+        assert conflicts <= CAS_ATTEMPTS_MAX
+
+    run(scenario())
