@@ -86,6 +86,14 @@ func (all checks) producer(id string) (sarama.SyncProducer, error) {
 	return sarama.NewSyncProducer(all.brokers, config)
 }
 
+// startIn creates a topic, and a producer whose transactions have the same name.
+func (all checks) startIn(topic string) (sarama.SyncProducer, error) {
+	if err := all.createTopic(topic, nil); err != nil {
+		return nil, err
+	}
+	return all.producer(topic)
+}
+
 func numbered(topic string, first int) []*sarama.ProducerMessage {
 	made := make([]*sarama.ProducerMessage, 30)
 	for n := range made {
@@ -190,10 +198,7 @@ func transact(producer sarama.SyncProducer, topic string, first int) error {
 
 func (all checks) commitsAndAborts() error {
 	topic := "sarama-ends"
-	if err := all.createTopic(topic, nil); err != nil {
-		return err
-	}
-	producer, err := all.producer(topic)
+	producer, err := all.startIn(topic)
 	if err != nil {
 		return err
 	}
@@ -215,10 +220,7 @@ func (all checks) commitsAndAborts() error {
 
 func (all checks) fences() error {
 	topic := "sarama-fence"
-	if err := all.createTopic(topic, nil); err != nil {
-		return err
-	}
-	old, err := all.producer(topic)
+	old, err := all.startIn(topic)
 	if err != nil {
 		return err
 	}
@@ -248,10 +250,7 @@ func (all checks) fences() error {
 
 func (all checks) sendsOffsets() error {
 	topic := "sarama-offsets"
-	if err := all.createTopic(topic, nil); err != nil {
-		return err
-	}
-	producer, err := all.producer(topic)
+	producer, err := all.startIn(topic)
 	if err != nil {
 		return err
 	}
@@ -316,10 +315,7 @@ func (all checks) drainsViews() error {
 // is aborted. A view shows what is held.
 func (all checks) passesOverHolds() error {
 	topic := "sarama-held"
-	if err := all.createTopic(topic, nil); err != nil {
-		return err
-	}
-	producer, err := all.producer(topic)
+	producer, err := all.startIn(topic)
 	if err != nil {
 		return err
 	}

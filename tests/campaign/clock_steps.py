@@ -29,7 +29,7 @@ from pathlib import Path
 from time import monotonic, time
 
 from tests.campaign.hold_clients import DeliveryWatch, HeldSend, send_held
-from tests.support.clients import create_replicated
+from tests.support.topics import create_replicated
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 
 __all__ = ["ClockRun", "ClockSummary", "find_libfaketime"]

@@ -27,8 +27,9 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from tests.e2e.load import Load, read_logs
-from tests.support.clients import DEADLINE_S, create_replicated
+from tests.support.clients import DEADLINE_S
 from tests.support.network_lab import NetworkLab
+from tests.support.topics import create_replicated
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.zookeeper_process import ZookeeperProcess
 

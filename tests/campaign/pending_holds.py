@@ -25,7 +25,8 @@ from time import monotonic, time
 import confluent_kafka
 
 from tests.campaign.hold_clients import DeliveryWatch, HeldSend, leader_of, send_held
-from tests.support.clients import DEADLINE_S, create_replicated
+from tests.support.clients import DEADLINE_S
+from tests.support.topics import create_replicated
 from tidemill.testing.broker_process import BrokerProcess
 
 __all__ = ["PendingRun", "PendingSummary"]

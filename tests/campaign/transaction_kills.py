@@ -29,7 +29,8 @@ from typing import Protocol
 import confluent_kafka
 
 from tests.campaign.transactional_client import CommittedFollower, TransactionalClient
-from tests.support.clients import DEADLINE_S, create_replicated, wait_until_decided
+from tests.support.clients import DEADLINE_S
+from tests.support.topics import create_replicated, wait_until_decided
 from tests.support.transaction_history import Outcome, TransactionHistory
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.broker_process import BrokerProcess

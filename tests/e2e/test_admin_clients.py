@@ -24,7 +24,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
+from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, kafka
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.e2e.commands import printed_by
 from tests.e2e.load import read_logs
-from tests.support.clients import DEADLINE_S, Confluent, Message, create_replicated, create_topic
+from tests.support.clients import DEADLINE_S, Confluent, Message
+from tests.support.topics import create_replicated, create_topic
 from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 

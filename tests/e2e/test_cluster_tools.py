@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.clients import create_topic, kafka
+from tests.support.clients import kafka
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

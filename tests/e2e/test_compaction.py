@@ -8,7 +8,8 @@ from time import monotonic, sleep
 import confluent_kafka
 import pytest
 
-from tests.support.clients import DEADLINE_S, Confluent, Message, Sending, create_topic, end_offset
+from tests.support.clients import DEADLINE_S, Confluent, Message, Sending
+from tests.support.topics import create_topic, end_offset
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

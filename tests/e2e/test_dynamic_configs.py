@@ -13,7 +13,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.clients import DEADLINE_S, create_topic, kafka
+from tests.support.clients import DEADLINE_S, kafka
+from tests.support.topics import create_topic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

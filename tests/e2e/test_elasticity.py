@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.load import Load, Log, read_logs
-from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic, kafka
+from tests.support.clients import DEADLINE_S, Confluent, Message, kafka
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 

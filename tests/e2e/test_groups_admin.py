@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 from tests.e2e.commands import run_tidemill
 from tests.e2e.group_members import KINDS
 from tests.e2e.group_watch import DEADLINE_S, GroupWatch
-from tests.support.clients import Confluent, Message, create_topic, kafka
+from tests.support.clients import Confluent, Message, kafka
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

@@ -12,7 +12,8 @@ from tests.e2e.group_members import KINDS, Member
 from tests.e2e.group_watch import DEADLINE_S, GroupWatch, Log
 from tests.e2e.load import Load
 from tests.e2e.member_process import MemberProcess
-from tests.support.clients import Confluent, Message, create_topic
+from tests.support.clients import Confluent, Message
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

@@ -11,8 +11,9 @@ import pytest
 
 from tests.e2e.group_members import KINDS, Kind
 from tests.e2e.group_watch import GroupWatch
-from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
+from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, kafka
 from tests.support.coroutines import run
+from tests.support.topics import create_topic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

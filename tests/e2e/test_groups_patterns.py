@@ -8,7 +8,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic
+from tests.support.clients import DEADLINE_S, Confluent, Message
+from tests.support.topics import create_topic
 from tidemill.core.clock import SystemClock
 from tidemill.core.limits import PATTERN_CHARS_MAX
 

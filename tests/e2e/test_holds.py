@@ -10,7 +10,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from tests.support.clients import DEADLINE_S, create_topic, end_offset
+from tests.support.clients import DEADLINE_S
+from tests.support.topics import create_topic, end_offset
 from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 

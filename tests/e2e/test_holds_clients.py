@@ -12,16 +12,8 @@ import pytest
 
 import tidemill
 from tests.e2e.test_views import DRAINS, PARTITIONS, Place, drain_confluent
-from tests.support.clients import (
-    DEADLINE_S,
-    AioKafka,
-    Confluent,
-    KafkaPython,
-    Message,
-    Sending,
-    create_topic,
-    wait_until_decided,
-)
+from tests.support.clients import DEADLINE_S, AioKafka, Confluent, KafkaPython, Message, Sending
+from tests.support.topics import create_topic, wait_until_decided
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

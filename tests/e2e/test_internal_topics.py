@@ -12,7 +12,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic
+from tests.support.clients import DEADLINE_S, Confluent, Message
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

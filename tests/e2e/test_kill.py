@@ -15,15 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.e2e.cutting_proxy import CuttingProxy
 from tests.e2e.load import Load, Log, Tail, read_logs
-from tests.support.clients import (
-    DEADLINE_S,
-    Confluent,
-    KafkaPython,
-    Message,
-    Sending,
-    create_topic,
-    kafka,
-)
+from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, Sending, kafka
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess, up_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

@@ -8,15 +8,8 @@ from zlib import crc32
 import confluent_kafka
 import pytest
 
-from tests.support.clients import (
-    CLIENTS,
-    DEADLINE_S,
-    AioKafka,
-    KafkaPython,
-    Message,
-    Sending,
-    create_topic,
-)
+from tests.support.clients import CLIENTS, DEADLINE_S, AioKafka, KafkaPython, Message, Sending
+from tests.support.topics import create_topic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

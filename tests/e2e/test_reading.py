@@ -15,9 +15,9 @@ from tests.support.clients import (
     KafkaPython,
     Message,
     Sending,
-    create_topic,
     kafka,
 )
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

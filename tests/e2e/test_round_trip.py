@@ -6,15 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.support.clients import (
-    CLIENTS,
-    AioKafka,
-    Confluent,
-    KafkaPython,
-    Message,
-    Sending,
-    create_topic,
-)
+from tests.support.clients import CLIENTS, AioKafka, Confluent, KafkaPython, Message, Sending
+from tests.support.topics import create_topic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

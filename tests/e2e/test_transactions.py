@@ -18,7 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
-from tests.support.clients import DEADLINE_S, create_topic, wait_until_decided
+from tests.support.clients import DEADLINE_S
+from tests.support.topics import create_topic, wait_until_decided
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 

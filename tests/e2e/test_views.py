@@ -13,17 +13,9 @@ import kafka
 import pytest
 from kafka.errors import RebalanceInProgressError
 
-from tests.support.clients import (
-    DEADLINE_S,
-    AioKafka,
-    Confluent,
-    KafkaPython,
-    Message,
-    Sending,
-    create_topic,
-    wait_until_decided,
-)
+from tests.support.clients import DEADLINE_S, AioKafka, Confluent, KafkaPython, Message, Sending
 from tests.support.coroutines import run
+from tests.support.topics import create_topic, wait_until_decided
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]

@@ -11,7 +11,8 @@ import struct
 
 import pytest
 
-from tests.support.clients import DEADLINE_S, Message, Sending, create_topic
+from tests.support.clients import DEADLINE_S, Message, Sending
+from tests.support.topics import create_topic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

@@ -13,9 +13,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.e2e.load import Load, read_logs
-from tests.support.clients import DEADLINE_S, Confluent, Message, create_replicated
+from tests.support.clients import DEADLINE_S, Confluent, Message
 from tests.support.coroutines import run
 from tests.support.relay import Relay
+from tests.support.topics import create_replicated
 from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import ClientError
 from tidemill.core.net import AsyncioNet

@@ -1,20 +1,14 @@
-"""Every API, asked for something ordinary and for something large."""
+"""Every API but those of coordinators, asked for something ordinary and for something large."""
 
 from __future__ import annotations
 
-from tests.loop.stage import Drive, Stage
-from tidemill.client.network.broker_connection import BrokerConnection
+from tests.loop.stage import WIDE, Drive, Stage, as_peer
 from tidemill.core.errors import ErrorCode
 from tidemill.wire.api_keys import API_SPECS, ApiKey
-from tidemill.wire.generated import alter_configs, consumer_group_heartbeat, delete_records
+from tidemill.wire.generated import alter_configs, delete_records
 from tidemill.wire.generated import describe_quorum as quorum_described
 from tidemill.wire.generated import describe_topic_partitions as partitions_described
 from tidemill.wire.generated import incremental_alter_configs as incremental
-from tidemill.wire.generated.add_offsets_to_txn import AddOffsetsToTxnRequest
-from tidemill.wire.generated.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-)
 from tidemill.wire.generated.alter_partition import (
     AlterPartitionRequest,
     BrokerState,
@@ -32,51 +26,29 @@ from tidemill.wire.generated.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
-from tidemill.wire.generated.consumer_group_describe import ConsumerGroupDescribeRequest
 from tidemill.wire.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
-from tidemill.wire.generated.delete_groups import DeleteGroupsRequest
 from tidemill.wire.generated.delete_topics import DeleteTopicsRequest
 from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
 from tidemill.wire.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
-from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
-from tidemill.wire.generated.describe_transactions import DescribeTransactionsRequest
 from tidemill.wire.generated.elect_leaders import ElectLeadersRequest
-from tidemill.wire.generated.end_txn import EndTxnRequest
 from tidemill.wire.generated.envelope import EnvelopeRequest
-from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
-from tidemill.wire.generated.heartbeat import HeartbeatRequest
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
-from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from tidemill.wire.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from tidemill.wire.generated.list_config_resources import ListConfigResourcesRequest
-from tidemill.wire.generated.list_groups import ListGroupsRequest
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from tidemill.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
-from tidemill.wire.generated.list_transactions import ListTransactionsRequest
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
-from tidemill.wire.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
-from tidemill.wire.generated.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
-from tidemill.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -92,25 +64,11 @@ from tidemill.wire.generated.replica_progress import (
     ProgressTopic,
     ReplicaProgressRequest,
 )
-from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from tidemill.wire.generated.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
 from tidemill.wire.generated.unregister_broker import UnregisterBrokerRequest
-from tidemill.wire.generated.write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
 from tidemill.wire.headers import encode_request
 
-WIDE = 300
-"""Partitions of a large request: several slices of whatever works in slices."""
 LARGE = 64
 """Partitions that get nearly a megabyte each in one request."""
-GROUPS = 100
 TOPIC_RESOURCE = 2
 SET = 0
 
@@ -298,56 +256,18 @@ async def api_versions(stage: Stage) -> None:
     await stage.ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 3)
 
 
-# --- groups --------------------------------------------------------------------------------------
-
-
-async def find_coordinator(stage: Stage) -> None:
-    await stage.ask(FindCoordinatorRequest(key="g"), 3)
-
-
-async def classic_group(stage: Stage) -> None:
-    """Join, sync, heartbeat, leave: with a subscription of 100 KB."""
-    await find_coordinator(stage)
-    join = JoinGroupRequest(
-        group_id="g",
-        session_timeout_ms=30_000,
-        rebalance_timeout_ms=30_000,
-        protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(100_000))],
-    )
-    joined = await stage.ask(join, 3)
-    member = {"group_id": "g", "member_id": joined.member_id, "generation_id": joined.generation_id}
-    plan = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(100_000))
-    await stage.ask(SyncGroupRequest(assignments=[plan], **member), 3)
-    await stage.ask(HeartbeatRequest(**member), 3)
-    await stage.ask(DescribeGroupsRequest(groups=["g"]), 4)
-    leaving = [MemberIdentity(member_id=joined.member_id)]
-    await stage.ask(LeaveGroupRequest(group_id="g", members=leaving), 3)
-
-
-async def consumer_group(stage: Stage) -> None:
-    """A group of the consumer protocol, subscribed to a wide topic."""
-    await stage.create("wide", WIDE)
-    await find_coordinator(stage)
-    beat = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id="m",
-        rebalance_timeout_ms=30_000,
-        subscribed_topic_names=["wide"],
-        topic_partitions=[],
-    )
-    await stage.ask(beat, 0)
-    await stage.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 0)
+# --- between brokers -----------------------------------------------------------------------------
 
 
 async def as_another_broker(stage: Stage) -> None:
     """What brokers ask each other: proposals for a wide topic, a flush, and a request passed on."""
     await stage.create("wide", WIDE)
-    cluster = stage.world.broker(0).cluster
-    host, port = cluster.image.brokers[0].peer_endpoint
-    net = stage.world.client_net("another")
-    connection = await BrokerConnection.open(net, host, port, timeout_s=5.0)
-    internal = Stage(stage.world, connection)
+    async with as_peer(stage) as internal:
+        await ask_as_another_broker(internal)
+
+
+async def ask_as_another_broker(internal: Stage) -> None:
+    cluster = internal.world.broker(0).cluster
     topic = cluster.image.topics["wide"]
     me = [BrokerState(broker_id=0, broker_epoch=cluster.broker_epoch)]
     data = [RequestPartitionData(partition_index=i, new_isr_with_epochs=me) for i in range(WIDE)]
@@ -360,7 +280,7 @@ async def as_another_broker(stage: Stage) -> None:
         broker_epoch=cluster.broker_epoch,
         topics=[ProgressTopic(topic_id=topic.topic_id, partitions=flushed)],
     )
-    connection.send_unanswered_nowait(progress, version=0)
+    internal.connection.send_unanswered_nowait(progress, version=0)
     logs = [AskedLogPartition(partition_index=i, leader_epoch=0) for i in range(WIDE)]
     ends = ReplicaLogEndsRequest(
         broker_id=0,
@@ -372,87 +292,9 @@ async def as_another_broker(stage: Stage) -> None:
     request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
     frame = encode_request(request, spec=spec, version=5, correlation_id=0, client_id="c")
     await internal.ask(EnvelopeRequest(request_data=b"".join(frame)[4:]), 0)
-    connection.close()
 
 
-async def transactions(stage: Stage) -> None:
-    """A transaction over a wide topic and the offsets of a group, ended by markers of a broker."""
-    await stage.create("wide", WIDE)
-    await find_coordinator(stage)
-    await stage.ask(FindCoordinatorRequest(key_type=1, key="pay"), 3)
-    begun = await stage.ask(
-        InitProducerIdRequest(transactional_id="pay", transaction_timeout_ms=60_000), 4
-    )
-    producer = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
-    everywhere = AddPartitionsToTxnTopic(name="wide", partitions=list(range(WIDE)))
-    await stage.ask(
-        AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id="pay",
-            v3_and_below_producer_id=begun.producer_id,
-            v3_and_below_producer_epoch=begun.producer_epoch,
-            v3_and_below_topics=[everywhere],
-        ),
-        3,
-    )
-    named = {"transactional_id": "pay", "group_id": "g"}
-    await stage.ask(AddOffsetsToTxnRequest(**named, **producer), 3)
-    wanted = [
-        TxnOffsetCommitRequestPartition(partition_index=i, committed_offset=1) for i in range(WIDE)
-    ]
-    topics = [TxnOffsetCommitRequestTopic(name="wide", partitions=wanted)]
-    await stage.ask(TxnOffsetCommitRequest(topics=topics, **named, **producer), 3)
-    await stage.ask(DescribeTransactionsRequest(transactional_ids=["pay"]), 0)
-    await stage.ask(EndTxnRequest(transactional_id="pay", committed=True, **producer), 3)
-    await stage.ask(ListTransactionsRequest(transactional_id_pattern=".*"), 2)
-    await markers(stage)
-
-
-async def markers(stage: Stage) -> None:
-    """Markers of another coordinator, for every partition of a wide topic."""
-    cluster = stage.world.broker(0).cluster
-    host, port = cluster.image.brokers[0].peer_endpoint
-    net = stage.world.client_net("another")
-    connection = await BrokerConnection.open(net, host, port, timeout_s=5.0)
-    everywhere = WritableTxnMarkerTopic(name="wide", partition_indexes=list(range(WIDE)))
-    marker = WritableTxnMarker(producer_id=99_999, transaction_result=True, topics=[everywhere])
-    await Stage(stage.world, connection).ask(WriteTxnMarkersRequest(markers=[marker]), 2)
-    connection.close()
-
-
-async def offsets(stage: Stage) -> None:
-    """Commit, fetch and delete the offsets of a wide topic."""
-    await stage.create("wide", WIDE)
-    await find_coordinator(stage)
-    await commit(stage, "g", WIDE)
-    asked = [OffsetFetchRequestTopic(name="wide", partition_indexes=list(range(WIDE)))]
-    await stage.ask(OffsetFetchRequest(group_id="g", topics=asked), 7)
-    forgotten = [OffsetDeleteRequestPartition(partition_index=i) for i in range(WIDE)]
-    topics = [OffsetDeleteRequestTopic(name="wide", partitions=forgotten)]
-    await stage.ask(OffsetDeleteRequest(group_id="g", topics=topics), 0)
-
-
-async def many_groups(stage: Stage) -> None:
-    """List and delete many groups at once."""
-    await stage.create("wide", WIDE)
-    await find_coordinator(stage)
-    names = [f"g{number}" for number in range(GROUPS)]
-    for name in names:
-        await commit(stage, name, 1)
-    await stage.ask(ListGroupsRequest(), 4)
-    await stage.ask(DescribeGroupsRequest(groups=names), 4)
-    await stage.ask(DeleteGroupsRequest(groups_names=names), 2)
-
-
-async def commit(stage: Stage, group: str, partitions: int) -> None:
-    wanted = [
-        OffsetCommitRequestPartition(partition_index=i, committed_offset=1)
-        for i in range(partitions)
-    ]
-    topics = [OffsetCommitRequestTopic(name="wide", partitions=wanted)]
-    await stage.ask(OffsetCommitRequest(group_id=group, topics=topics), 8)
-
-
-DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
+SERVING: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
     "produce": (produce, (ApiKey.PRODUCE,)),
     "produce into new segments": (produce_into_new_segments, (ApiKey.PRODUCE,)),
     "fetch": (fetch, (ApiKey.FETCH,)),
@@ -494,31 +336,5 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
         ),
     ),
     "api versions": (api_versions, (ApiKey.API_VERSIONS,)),
-    "find coordinator": (find_coordinator, (ApiKey.FIND_COORDINATOR,)),
-    "classic group": (
-        classic_group,
-        (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP),
-    ),
-    "consumer group": (
-        consumer_group,
-        (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
-    ),
-    "offsets": (offsets, (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE)),
-    "transactions": (
-        transactions,
-        (
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            ApiKey.ADD_OFFSETS_TO_TXN,
-            ApiKey.TXN_OFFSET_COMMIT,
-            ApiKey.END_TXN,
-            ApiKey.WRITE_TXN_MARKERS,
-            ApiKey.DESCRIBE_TRANSACTIONS,
-            ApiKey.LIST_TRANSACTIONS,
-        ),
-    ),
-    "many groups": (
-        many_groups,
-        (ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS),
-    ),
 }
 """What is done, and which APIs that covers."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.loop.api_drives import WIDE, commit, find_coordinator
-from tests.loop.stage import staged
+from tests.loop.coordinator_drives import commit, find_coordinator
+from tests.loop.stage import WIDE, staged
 from tests.sim.replicas import eventually, leader_of, replica, replicas_agree
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.sim.world import SimWorld, host_name

@@ -29,6 +29,8 @@ from tidemill.wire.generated.produce import (
 from tidemill.wire.message import Message
 from tidemill.wire.records import Record, build_batch
 
+WIDE = 300
+"""Partitions of a large request: several slices of whatever works in slices."""
 TIMEOUT_S = 600.0
 SETTLE_S = 130.0
 """Two checkpoints, and whatever a request left behind."""
@@ -42,14 +44,14 @@ class Stage:
 
     def __init__(self, world: SimWorld, connection: BrokerConnection) -> None:
         self.world = world
-        self._connection = connection
+        self.connection = connection
 
     async def ask(
         self, message: Message, version: int, *, refused: ErrorCode = ErrorCode.NONE
     ) -> Any:
         """The answer, which must be free of errors, but for the one that is expected."""
         _, response_type = load(_KEY_OF[type(message).__name__])
-        answer = await self._connection.request(
+        answer = await self.connection.request(
             message, response_type, timeout_s=TIMEOUT_S, version=version
         )
         codes = {ErrorCode(code) for code in error_codes(answer)} - {ErrorCode.NONE}
@@ -136,3 +138,15 @@ async def staged(world: SimWorld, broker_id: int = 0) -> AsyncIterator[Stage]:
     async with ClusterClient(world.client_net(), world.bootstrap) as cluster:
         await cluster.refresh([])
         yield Stage(world, await cluster.connection(broker_id))
+
+
+@asynccontextmanager
+async def as_peer(stage: Stage) -> AsyncIterator[Stage]:
+    """The same broker, asked as another broker asks it."""
+    host, port = stage.world.broker(0).cluster.image.brokers[0].peer_endpoint
+    net = stage.world.client_net("another")
+    connection = await BrokerConnection.open(net, host, port, timeout_s=5.0)
+    try:
+        yield Stage(stage.world, connection)
+    finally:
+        connection.close()

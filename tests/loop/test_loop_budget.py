@@ -11,9 +11,10 @@ import asyncio
 
 import pytest
 
-from tests.loop.api_drives import DRIVES
+from tests.loop.api_drives import SERVING
 from tests.loop.background_drives import BACKGROUND
 from tests.loop.callback_ledger import CallbackLedger, DiskUse
+from tests.loop.coordinator_drives import COORDINATORS
 from tests.loop.counted_disk import CountedDisk
 from tests.loop.hold_drives import HOLDING
 from tests.loop.stage import staged, world_of
@@ -34,6 +35,8 @@ BUDGET = {
     DiskUse.WRITE: 1_000,
     DiskUse.WRITE_BYTES: 32 * MIB,
 }
+
+DRIVES = {**SERVING, **COORDINATORS}
 
 
 def test_every_api_is_asked_for_something():

@@ -12,7 +12,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from tests.support.clients import DEADLINE_S, create_topic
+from tests.support.clients import DEADLINE_S
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.embedded import RunningBroker, broker
 

@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from tests.spark.queries import load, numbers_of, put
-from tests.support.clients import Confluent, Message, Sending, create_topic
+from tests.support.clients import Confluent, Message, Sending
+from tests.support.topics import create_topic
 from tidemill import Delay
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient

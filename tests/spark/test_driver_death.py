@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark.queries import put
-from tests.support.clients import create_topic
+from tests.support.topics import create_topic
 
 CHECKOUT = Path(__file__).parents[2]
 DEADLINE_S = 300.0

@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 from tests.spark.exactly_once_driver import BATCH_ROWS, POINTS, USUAL_POINTS, copying
 from tests.spark.pipeline_runs import enrich_values, log_values, run_once, send, traffic
 from tests.spark.queries import load_stream, put
-from tests.support.clients import Message, create_topic, end_offset, wait_until_decided
+from tests.support.clients import Message
 from tests.support.spark_topics import values_of
+from tests.support.topics import create_topic, end_offset, wait_until_decided
 from tidemill.spark import write_topic
 from tidemill.testing.broker_process import BrokerProcess
 

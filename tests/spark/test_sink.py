@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.clients import end_offset
 from tests.support.spark_topics import create_topic, records_of
+from tests.support.topics import end_offset
 from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.embedded import RunningBroker, broker
 from tidemill.wire.compression import CODEC_NAMES

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.spark.queries import put
-from tests.support.clients import Confluent, Message, Sending, create_topic
+from tests.support.clients import Confluent, Message, Sending
+from tests.support.topics import create_topic
 from tidemill.client.network.epoch_lookup import epoch_ends
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition

@@ -9,7 +9,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tests.spark.queries import DEADLINE_S, Batches, drain, following, load_stream, put, start
-from tests.support.clients import Confluent, Message, create_topic
+from tests.support.clients import Confluent, Message
+from tests.support.topics import create_topic
 from tidemill.client.admin.group_admin import GroupAdmin, PartitionProgress
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient

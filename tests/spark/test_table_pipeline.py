@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.spark.pipeline_runs import run_once, send
-from tests.support.clients import Message, create_topic
+from tests.support.clients import Message
 from tests.support.postgres import postgres, programs
+from tests.support.topics import create_topic
 from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.table.databases import database_of
 

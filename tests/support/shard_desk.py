@@ -48,6 +48,8 @@ SLICES_MAX = 10_000
 NEWEST_COMMIT = 10
 NEWEST_FETCH = 10
 GROUP = "g"
+EMPTY_CLASSIC = ("classic", "Empty")
+"""As `listed` has a group without members that is not of the consumer protocol."""
 PARTITION = PartitionImage(leader=1, leader_epoch=0, replicas=(1,), isr=(1,))
 
 

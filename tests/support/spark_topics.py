@@ -6,14 +6,8 @@ from uuid import uuid4
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.support.clients import (
-    DEADLINE_S,
-    Confluent,
-    Record,
-    create_topic,
-    end_offset,
-    wait_until_decided,
-)
+from tests.support.clients import DEADLINE_S, Confluent, Record
+from tests.support.topics import create_topic, end_offset, wait_until_decided
 
 __all__ = ["create_topic", "records_of", "values_of"]
 

@@ -15,6 +15,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicPartition
+from tidemill.core.logs import RateLimit
 from tidemill.core.loop.live_pause import LivePause
 from tidemill.core.loop.pacing import run_slices
 from tidemill.replication.flushing.flusher import Flusher
@@ -68,6 +69,8 @@ class Housekeeping:
         self._one_at_a_time = asyncio.Lock()
         self._retention_pause = LivePause(config, lambda now: now.log_retention_check_interval_ms)
         self._retention = RetentionPass(directory, self._droppable_offset_of)
+        self._log = RateLimit()
+        """Failed retention: at most one log line per partition and minute."""
         self._producer_expiry = ProducerExpiry(directory)
         self._opener = LogOpener(disk, directory, replicas, log_changes=log_changes)
         self._scrub = Scrub(disk, directory.paths)
@@ -102,7 +105,8 @@ class Housekeeping:
                 async with self._log_changes:
                     more = await self._drop_segments(part)
             for name, fault in part.faults.items():
-                log.error("retention of %s failed: %s", name, fault)
+                if self._log.allows(str(name), self._clock.monotonic()):
+                    log.error("retention of %s failed: %s", name, fault)
             is_done = part.is_last
 
     async def _drop_segments(self, part: RetentionSlice) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -133,6 +134,22 @@ def test_a_slice_of_retention_changes_no_more_files_than_its_bound(run):
     run(one_retention_pass(disk, directory, clock, high_watermark=3 * SEGMENTS_PER_DROP))
     assert max(renames) <= SEGMENTS_PER_DROP
     assert len(log.segments) <= 2
+
+
+def test_a_log_whose_retention_keeps_failing_has_one_log_line_a_minute(run, caplog):
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, replace(SMALL, retention_bytes=0))
+    fill(log, 10)
+    stored(directory)
+    tried = []
+    disk.on_call = lambda _disk, call, _path: tried.append(call)
+    disk.fail("rename", ORDERS_PATH, times=1_000)
+    with caplog.at_level(logging.ERROR):
+        run(one_retention_pass(disk, directory, ManualClock(), high_watermark=10))
+    assert tried.count("rename") > 1
+    (line,) = caplog.messages
+    assert f"retention of {ORDERS} failed" in line
 
 
 def test_retention_waits_while_something_else_changes_the_files_of_logs(run):

@@ -33,7 +33,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.metadata_image import TRANSACTION_STATE_TOPIC, MetadataImage
 from tidemill.storage.log.interface import PartitionLog
-from tidemill.storage.state.producer_state import ActiveProducer
+from tidemill.storage.state.producer_entry import ActiveProducer
 from tidemill.wire.generated.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,

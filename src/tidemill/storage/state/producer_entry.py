@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
-__all__ = ["NO_OFFSET", "ProducerEntry", "RememberedBatch", "sequence_after"]
+from tidemill.wire.batch import NO_SEQUENCE
+
+__all__ = [
+    "NO_OFFSET",
+    "ActiveProducer",
+    "ProducerEntry",
+    "RememberedBatch",
+    "sequence_after",
+]
 
 NO_OFFSET: Final = -1
 _NO_COORDINATOR: Final = -1
@@ -17,6 +25,20 @@ RememberedBatch = tuple[int, int, int, int, int]
 def sequence_after(last_sequence: int) -> int:
     """Sequences wrap around to 0."""
     return last_sequence + 1 if last_sequence != _SEQUENCE_MAX else 0
+
+
+class ActiveProducer(NamedTuple):
+    """What a log knows about one producer, for inspection."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    """-1 before its first batch of this epoch."""
+    last_append_ms: int
+    coordinator_epoch: int
+    """-1 before its first transaction marker."""
+    txn_first_offset: int
+    """-1 if no transaction is open."""
 
 
 @final
@@ -68,3 +90,13 @@ class ProducerEntry:
         self.epoch = epoch
         self.next_sequence = 0
         self.window.clear()
+
+    def described(self, producer_id: int) -> ActiveProducer:
+        return ActiveProducer(
+            producer_id,
+            self.epoch,
+            self.window[-1][1] if self.window else NO_SEQUENCE,
+            self.last_append_ms,
+            self.coordinator_epoch,
+            self.txn_first_offset,
+        )

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple, Protocol, final
+from typing import Protocol, final
 
 from tidemill.core.limits import IDEMPOTENCE_WINDOW_BATCHES, PRODUCER_IDS_PER_LOG_MAX
 from tidemill.storage.files.disk import Buffer
@@ -42,7 +42,12 @@ from tidemill.storage.state.producer_capture import (
     TransactionFacts,
     decode_capture,
 )
-from tidemill.storage.state.producer_entry import NO_OFFSET, ProducerEntry, sequence_after
+from tidemill.storage.state.producer_entry import (
+    NO_OFFSET,
+    ActiveProducer,
+    ProducerEntry,
+    sequence_after,
+)
 from tidemill.storage.state.producer_refusals import (
     check_unusual,
     expired_epoch,
@@ -51,11 +56,11 @@ from tidemill.storage.state.producer_refusals import (
     still_open,
     too_many_open,
 )
-from tidemill.wire.batch import NO_SEQUENCE, TRANSACTIONAL, BatchHeader
+from tidemill.wire.batch import TRANSACTIONAL, BatchHeader
 from tidemill.wire.marks import VEILED
 from tidemill.wire.transaction_marker import TransactionMarker
 
-__all__ = ["ActiveProducer", "DuplicateOf", "ProducerStates", "ProducerWatch"]
+__all__ = ["DuplicateOf", "ProducerStates", "ProducerWatch"]
 
 
 @final
@@ -66,20 +71,6 @@ class DuplicateOf:
     base_offset: int
     last_offset: int
     max_timestamp: int
-
-
-class ActiveProducer(NamedTuple):
-    """What a log knows about one producer, for inspection."""
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    """-1 before its first batch of this epoch."""
-    last_append_ms: int
-    coordinator_epoch: int
-    """-1 before its first transaction marker."""
-    txn_first_offset: int
-    """-1 if no transaction is open."""
 
 
 class ProducerWatch(Protocol):
@@ -153,14 +144,7 @@ class ProducerStates:
     def active(self) -> list[ActiveProducer]:
         """Every remembered producer, those with an open transaction last."""
         return [
-            ActiveProducer(
-                producer_id,
-                one.epoch,
-                one.window[-1][1] if one.window else NO_SEQUENCE,
-                one.last_append_ms,
-                one.coordinator_epoch,
-                one.txn_first_offset,
-            )
+            one.described(producer_id)
             for producer_id, one in chain(self._producers.items(), self._open.items())
         ]
 

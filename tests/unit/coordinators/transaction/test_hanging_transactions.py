@@ -12,7 +12,7 @@ from tidemill.coordinators.transaction.hanging_transactions import HangingTransa
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.metadata.image.metadata_image import TRANSACTION_STATE_TOPIC
-from tidemill.storage.state.producer_state import ActiveProducer
+from tidemill.storage.state.producer_entry import ActiveProducer
 from tidemill.wire.generated.list_transactions import ListTransactionsResponse, TransactionState
 
 HERE, THERE = 1, 2
