@@ -26,13 +26,14 @@ def opened(
     broker_id: int = 1,
     now_ms: int = 1_000,
     producers: ProducerLimits | None = None,
+    seed: int = 3,
 ) -> LogDirectory:
     return LogDirectory.open(
         disk,
         ROOT,
         cluster_id=cluster_id,
         broker_id=broker_id,
-        rng=SeededRng(3),
+        rng=SeededRng(seed),
         now_ms=now_ms,
         config_of=lambda _partition: SMALL,
         producers=producers or ProducerLimits(),

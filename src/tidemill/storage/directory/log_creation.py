@@ -4,7 +4,8 @@ Theory of operation. A creation is prepared on the loop, made in a thread, and i
 service on the loop (`LogDirectory.begin_creation`, `adopt`). The steps of `make`:
 
     each log   files that have its name are put aside; its directory, its first segment and its
-               file `partition` are created
+               file `partition` are created; before the last two a cap, if a checkpoint names an
+               earlier log of the same topic: what that log had flushed this one does not have
     each log   `partition` is synced, then the log's directory: the log's topic id is durable
     once       the data directory is synced: all the names in it are durable
 
@@ -40,6 +41,8 @@ class WantedLog:
     partition: TopicPartition
     topic_id: TopicId
     config: LogConfig
+    cap: Callable[[], None] | None = None
+    """Tells on disk that checkpoints claim too much of this log; None: none of them names it."""
 
 
 @final
@@ -98,6 +101,9 @@ class LogCreation:
         if self._disk.exists(path):
             self.put_aside.append(self._put_aside(path))
         self._started.add(partition)
+        if wanted.cap is not None:
+            self._disk.make_directories(path)
+            wanted.cap()
         self.made[partition] = FilePartitionLog.create(
             self._disk,
             self._files,

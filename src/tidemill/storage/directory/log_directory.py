@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import final
 
@@ -92,7 +93,8 @@ class LogDirectory:
         self._files = FileCache(disk, files_max=files_max)
         self._hosted: dict[TopicPartition, HostedLog] = {}
         self._unloaded = UnloadedLogs()
-        self._checkpoint = Checkpoint()
+        self._checkpoint = self._checkpoint_before = Checkpoint()
+        """The newest one, written or being written, and the one before it."""
         self.lost = LostLogs(self._checkpoint, ())
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
@@ -201,8 +203,20 @@ class LogDirectory:
             except KafkaError as error:
                 creation.failed[one.partition] = error
             else:
-                creation.add(one)
+                creation.add(replace(one, cap=self._cap_of_earlier_log(one)))
         return creation
+
+    def _cap_of_earlier_log(self, wanted: WantedLog) -> Callable[[], None] | None:
+        """A replica that left and returns has the same topic: checkpoints may name its former log.
+
+        The newest one may be on its way to the disk, and the one before it be the newest there.
+        """
+        for checkpoint in (self._checkpoint, self._checkpoint_before):
+            entry = checkpoint.entries.get(wanted.partition)
+            if entry is not None and entry.topic_id == wanted.topic_id:
+                path = f"{self.path}/{wanted.partition}"
+                return partial(write_cap, self._disk, path, sequence=self._sequence, offset=0)
+        return None
 
     def _clear_path(self, partition: TopicPartition, topic_id: TopicId) -> None:
         self._check_online()
@@ -347,6 +361,7 @@ class LogDirectory:
                 known = high_watermarks.get(partition, hosted.high_watermark)
                 hosted.high_watermark = min(known, hosted.log.log_end_offset)
             entries[partition] = hosted.checkpointed()
+        self._checkpoint_before = self._checkpoint
         self._checkpoint = Checkpoint(self._sequence, entries)
         return partial(write_generation, self._disk, self.path, self._checkpoint)
 

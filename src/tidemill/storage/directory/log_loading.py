@@ -16,7 +16,7 @@ from tidemill.storage.directory.checkpoint import Checkpoint, CheckpointEntry, t
 from tidemill.storage.directory.directory_meta import try_read_topic_id, write_topic_id
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
-from tidemill.storage.files.log_file_names import LOG_SUFFIX
+from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import BeforeCut, FilePartitionLog, LoadedState
 from tidemill.storage.recovery.clean_load import CheckpointedLog, try_load_clean
@@ -94,13 +94,15 @@ class LogLoader:
         topic_id = try_read_topic_id(self._disk, path)
         if topic_id is not None:
             return topic_id
-        if entry is not None:
+        names, first_segment = self._disk.list_names(path), offset_path(path, 0, LOG_SUFFIX)
+        segments = [f"{path}/{name}" for name in names if name.endswith(LOG_SUFFIX)]
+        has_data = any(self._disk.size(segment) for segment in segments)
+        if entry is not None and (has_data or segments not in ([], [first_segment])):
             write_topic_id(self._disk, path, entry.topic_id)
             return entry.topic_id
-        names = self._disk.list_names(path)
-        if any(name.endswith(LOG_SUFFIX) and self._disk.size(f"{path}/{name}") for name in names):
+        if has_data:
             raise StorageFault("its file 'partition' is lost, so its topic is unknown")
-        return None
+        return None  # what a creation leaves that was cut short, whatever had its name before
 
     def _load_state(
         self, path: str, entry: CheckpointEntry | None, config: LogConfig

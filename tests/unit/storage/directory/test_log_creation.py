@@ -142,3 +142,51 @@ def test_a_directory_that_failed_meanwhile_serves_none_of_them():
         directory.adopt(creation)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert directory.logs() == {}
+
+
+class PowerLost(Exception):
+    """The machine stops in the middle of a disk call."""
+
+
+def replaced(disk: SimDisk, call_max: int) -> bool:
+    """A replica leaves and returns, with the same topic; whether power held for so many calls."""
+    directory = opened(disk)
+    created(directory)
+    for partition in PARTITIONS:
+        fill(directory.logs()[partition], 3)
+    flushed(directory, *PARTITIONS)
+    directory.write_checkpoint()
+    calls = 0
+
+    def count(_number: int, _call: str, _path: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > call_max:
+            raise PowerLost
+
+    directory.free_names(PARTITIONS)
+    directory.settle_removals()
+    while not directory.purge_slice(100):
+        pass
+    disk.on_call = count
+    try:
+        created(directory)
+    except PowerLost:
+        return False
+    finally:
+        disk.on_call = None
+    return True
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_I14_the_checkpoint_of_a_replica_that_left_does_not_apply_to_the_one_that_returned(seed):
+    has_ended, call_max = False, 0
+    while not has_ended:
+        disk = SimDisk()
+        has_ended = replaced(disk, call_max)
+        again = opened(disk.crash(SeededRng(seed)), seed=4)
+        found = {log.log_end_offset: log.log_start_offset for log in again.logs().values()}
+        assert found in ({}, {0: 0}), f"power lost at call {call_max}"
+        assert not any(one.damage for one in again.report.partitions.values())
+        call_max += 1
+    assert len(again.logs()) == len(PARTITIONS)
