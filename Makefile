@@ -171,7 +171,8 @@ soak: setup
 
 # In network namespaces of its own, without rights of root; ZooKeeper comes with Spark.
 cuts: setup-spark
-	@$(BIN)/python -m tests.campaign.network_cuts $(CUT_OPTIONS)
+	@unshare --map-root-user --net --pid --mount-proc --fork --kill-child \
+		$(BIN)/python -m tests.campaign.network_cuts $(CUT_OPTIONS)
 
 interop: setup
 	@$(BIN)/python -m interop.run --brokers $(or $(BROKERS),1) $(ONLY)
