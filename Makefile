@@ -23,7 +23,7 @@ PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup setup-spark plain fresh demo test check lint bench sim sim-hours kills holds soak cuts interop coverage docs lock generate format clean
+.PHONY: help setup setup-spark plain fresh demo test check lint bench sim sim-hours kills holds soak cuts standby interop coverage docs lock generate format clean
 
 help:
 	@echo 'make setup      .venv with the broker and what its tests need'
@@ -37,6 +37,7 @@ help:
 	@echo 'make holds HELD=1000000  many held records over restarts, and clocks that are set by an hour'
 	@echo 'make soak HOURS=2  brokers that nobody disturbs, for hours: no election, no growth, no loss'
 	@echo 'make cuts       brokers and ZooKeeper whose network is cut in several ways; needs Linux'
+	@echo 'make standby    a disk that moves from a broker to its stand-by; needs root on Linux'
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools [BROKERS=3]'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
@@ -173,6 +174,10 @@ soak: setup
 cuts: setup-spark
 	@unshare --map-root-user --net --pid --mount-proc --fork --kill-child \
 		$(BIN)/python -m tests.campaign.network_cuts $(CUT_OPTIONS)
+
+# With loop devices and mount namespaces.
+standby: setup
+	@$(BIN)/python -m tests.campaign.shared_storage
 
 interop: setup
 	@$(BIN)/python -m interop.run --brokers $(or $(BROKERS),1) $(ONLY)

@@ -7,8 +7,9 @@ and commits. Segments are rolled and deleted meanwhile. Every record is followed
 both groups (I1-I5, I21). What is an event: an election, an in-sync set that shrinks, a broker that
 starts again, a rebalance, a warning in the log. Memory must not grow for ever (I36).
 
-SIGTERM ends it early, with the summary so far; `--summary` has it after every sample, too. Progress
-goes to stderr, the summary to stdout; the exit code is 1 if something happened or was broken.
+SIGTERM ends it early, with the summary so far; `--summary` has it after every sample, too, and the
+brokers' log is put beside it if anything happened. Progress goes to stderr, the summary to stdout;
+the exit code is 1 if something happened or was broken.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -262,6 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="tidemill-soak-") as name:
         run = SoakRun(Path(name), rate=options.rate, sample_s=options.sample, over=over)
         summary = run.run(seconds, sampled=sampled)
+        if options.summary is not None and (summary.events or summary.violations):
+            shutil.copy(Path(name) / "data.log", options.summary.with_suffix(".log"))
     if options.plot is not None and not draw(summary, options.plot):
         print("no plot: matplotlib is not installed (requirements/bench.txt)", file=sys.stderr)
     if options.json:
