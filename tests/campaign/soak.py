@@ -53,7 +53,7 @@ PROTOCOLS: Final = ("classic", "consumer")
 TRANSACTIONS_PER_SECOND: Final = 0.5
 POLL_S: Final = 0.1
 CATCH_UP_S: Final = 120.0
-EVENTS_MAX: Final = 200
+EVENTS_MAX: Final = 1000
 SEGMENTS_KEPT: Final = 8
 BAR_WIDTH: Final = 30
 
@@ -79,7 +79,7 @@ class SoakRun:
         self._sample_s = sample_s
         self._latencies: Counter[int] = Counter()
         self._ledger = SoakLedger(PROTOCOLS)
-        self._cluster = ClusterProcess(
+        self.cluster = ClusterProcess(
             folder / "data",
             "metrics.listen=127.0.0.1:0",
             f"log.retention.check.interval.ms={int(retention_s * 100)}",
@@ -90,13 +90,13 @@ class SoakRun:
         try:
             self._create_topics(rate, retention_s)
             self._start_clients(rate)
-            self._watch = ClusterWatch(self._cluster, folder / "data", BROKERS)
+            self._watch = ClusterWatch(self.cluster, folder / "data", BROKERS)
         except BaseException:
-            self._cluster.stop()
+            self.cluster.stop()
             raise
 
     def _start_clients(self, rate: float) -> None:
-        bootstrap, topics = self._cluster.bootstrap, (ORDERS, LEDGER)
+        bootstrap, topics = self.cluster.bootstrap, (ORDERS, LEDGER)
         self._admin = AdminClient({"bootstrap.servers": bootstrap}, logger=QUIET)
         self._producer = SteadyProducer(bootstrap, LOGS, self._ledger, per_second=rate)
         self._transactions = SteadyTransactions(
@@ -120,7 +120,7 @@ class SoakRun:
             "segment.ms": str(int(retention_s * 1000)),
         }
         for topic, logs in ((ORDERS, LOGS), (LEDGER, TRANSACTED)):
-            create_replicated(self._cluster.bootstrap, topic, partitions=len(logs), config=config)
+            create_replicated(self.cluster.bootstrap, topic, partitions=len(logs), config=config)
 
     def run(
         self,
@@ -143,7 +143,7 @@ class SoakRun:
             self._end()
             self._try_sample(monotonic() - started)
         finally:
-            code = self._cluster.stop()
+            code = self.cluster.stop()
         if code:
             self._ledger.fail(f"the brokers ended with exit code {code}")
         self._sum_up()
@@ -154,19 +154,24 @@ class SoakRun:
 
     def _try_sample(self, seconds: float) -> None:
         """A broker that does not answer is an event; the run goes on."""
-        try:
-            self._sample(seconds)
-        except (OSError, TidemillError, confluent_kafka.KafkaException) as failure:
-            self._note([f"no sample: {type(failure).__name__}: {failure}"])
+        for look in (self._note_events, lambda: self._sample(seconds)):
+            try:
+                look()
+            except (OSError, TidemillError, confluent_kafka.KafkaException) as failure:
+                self._note([f"no sample: {type(failure).__name__}: {failure}"])
+        self._sum_up()
 
     def _note(self, events: Sequence[str]) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         room = EVENTS_MAX - len(self.summary.events)
         self.summary.events += [f"{now}: {one}" for one in events[:room]]
 
+    def _note_events(self) -> None:
+        for event in self._watch.events():
+            self._note([event])
+
     def _sample(self, seconds: float) -> None:
         brokers = [one._asdict() for one in self._watch.sample()]
-        self._note([*self._watch.events(), *self._watch.faults()])
         latencies = self._producer.take_latencies()
         self._latencies += latencies
         self._ledger.check()
@@ -182,20 +187,22 @@ class SoakRun:
                 "brokers": brokers,
             }
         )
-        self._sum_up()
 
     def _end(self) -> None:
         """Stop the writers, and let both groups read what there is."""
         self._producer.stop()
         self._transactions.stop()
         deadline = monotonic() + CATCH_UP_S
-        while self._ledger.pending() and monotonic() < deadline:
+        while self._ledger.pending() and self._are_reading() and monotonic() < deadline:
             threading.Event().wait(POLL_S)
         for reader in self._readers:
             if reader.assignments != 1:
                 self._note([f"group {reader.name} was assigned {reader.assignments} times"])
             reader.stop()
         self._ledger.check_all_seen()
+
+    def _are_reading(self) -> bool:
+        return all(reader.is_alive() for reader in self._readers)
 
     def _sum_up(self) -> None:
         ledger, summary = self._ledger, self.summary

@@ -42,6 +42,9 @@ class _Client:
         if self._thread.is_alive():
             self._ledger.fail(f"{self.name} does not end")
 
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         try:
             while not self._over.is_set():

@@ -65,6 +65,8 @@ class ClusterWatch:
         """In-sync sets that were smaller than the replicas when last seen."""
         self._controller_epoch = self._read_controller_epoch()
         self._faults: dict[tuple[int, str], float] = {}
+        self._begun_with = [*self._changes()]
+        """In-sync sets that are small already."""
 
     def events(self) -> Iterator[str]:
         """What has happened since the last call; nothing of it was asked for."""
@@ -74,14 +76,16 @@ class ClusterWatch:
         if epoch != self._controller_epoch:
             yield f"controller epoch {self._controller_epoch} -> {epoch}"
             self._controller_epoch = epoch
-        for topic in self._topics():
-            yield from self._changes_of(topic)
+        yield from self._begun_with
+        self._begun_with.clear()
+        yield from self._changes()
+        yield from self._faults_counted()
 
     def sample(self) -> Iterator[BrokerSample]:
         for broker, pid in enumerate(self._pids):
             yield _sample(pid, self._read_page(broker))
 
-    def faults(self) -> Iterator[str]:
+    def _faults_counted(self) -> Iterator[str]:
         """Counters that a bug or a broken disk would raise."""
         for broker in range(len(self._pids)):
             page = self._read_page(broker)
@@ -131,6 +135,10 @@ class ClusterWatch:
                 return list(cluster.metadata.topics.values())
 
         return run(ask())
+
+    def _changes(self) -> Iterator[str]:
+        for topic in self._topics():
+            yield from self._changes_of(topic)
 
     def _changes_of(self, topic: TopicInfo) -> Iterator[str]:
         for index, one in topic.partitions.items():

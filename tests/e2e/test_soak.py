@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from time import monotonic
+
 import pytest
 
 from tests.campaign.soak import SoakRun
 from tests.campaign.soak_ledger import SoakLedger
+from tests.support.clients import DEADLINE_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 SECONDS = 12.0
 LOG = ("t", 0)
+KILLED = 1
 
 
 def test_I36_brokers_that_nobody_disturbs_hold_no_election_and_lose_nothing(tmp_path):
@@ -22,6 +27,21 @@ def test_I36_brokers_that_nobody_disturbs_hold_no_election_and_lose_nothing(tmp_
     assert summary.aborted > 0
     assert summary.acknowledged > SECONDS * 100
     assert summary.read == dict.fromkeys(("classic", "consumer"), summary.acknowledged)
+
+
+def test_a_broker_that_dies_in_a_soak_is_an_event_with_all_that_follows(tmp_path):
+    run = SoakRun(tmp_path, rate=50, sample_s=1.0)
+    led = r"soak-orders-\d: leader \S+, epoch 0 -> \d, 1"
+    wanted = [f"broker {KILLED} was started again", f"broker {KILLED} ended with SIGKILL", led]
+    run.cluster.kill_broker(KILLED)
+    deadline = monotonic() + DEADLINE_S
+
+    def missing(so_far):
+        return [one for one in wanted if not re.search(one, "\n".join(so_far.events))]
+
+    summary = run.run(0.0, until=lambda so_far: not missing(so_far) or monotonic() > deadline)
+    assert missing(summary) == [], summary.events
+    assert [one for one in summary.violations if one.startswith("I")] == []
 
 
 @pytest.fixture
