@@ -23,7 +23,7 @@ PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup setup-spark plain fresh demo test check lint bench sim sim-hours kills holds interop coverage docs lock generate format clean
+.PHONY: help setup setup-spark plain fresh demo test check lint bench sim sim-hours kills holds soak cuts standby interop coverage docs lock generate format clean
 
 help:
 	@echo 'make setup      .venv with the broker and what its tests need'
@@ -35,6 +35,9 @@ help:
 	@echo 'make sim-hours HOURS=10  let simulated clusters live for hours, and add up what happened'
 	@echo 'make kills KILLS=1000  kill brokers and Spark drivers around the commits of transactions'
 	@echo 'make holds HELD=1000000  many held records over restarts, and clocks that are set by an hour'
+	@echo 'make soak HOURS=2  brokers that nobody disturbs, for hours: no election, no growth, no loss'
+	@echo 'make cuts       brokers and ZooKeeper whose network is cut in several ways; needs Linux'
+	@echo 'make standby    a disk that moves from a broker to its stand-by; needs root on Linux'
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools [BROKERS=3]'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
@@ -145,9 +148,8 @@ sim: $(STAMPS)/hot fresh
 	@$(BIN)/python -m tests.sim.seed_search --seeds $(SEEDS) $(SIM_OPTIONS)
 
 # One cluster lives for an hour at a time; the file adds up what all of them went through.
-HOURS ?= 10
 sim-hours: $(STAMPS)/hot fresh
-	@$(BIN)/python -m tests.sim.hours --hours $(HOURS) $(SIM_OPTIONS)
+	@$(BIN)/python -m tests.sim.hours --hours $(or $(HOURS),10) $(SIM_OPTIONS)
 
 # On one node, then on three, then drivers of Spark at every point of a batch.
 KILLS ?= 200
@@ -161,6 +163,21 @@ HELD ?= 200000
 holds: setup
 	@$(BIN)/python -m tests.campaign.pending_holds --records $(HELD)
 	@$(BIN)/python -m tests.campaign.clock_steps
+
+# The plot needs matplotlib: `make bench` installs it.
+soak: setup
+	@mkdir -p build
+	@$(BIN)/python -m tests.campaign.soak --hours $(or $(HOURS),2) \
+		--summary build/soak.json --plot build/soak.svg $(SOAK_OPTIONS)
+
+# In network namespaces of its own, without rights of root; ZooKeeper comes with Spark.
+cuts: setup-spark
+	@unshare --map-root-user --net --pid --mount-proc --fork --kill-child \
+		$(BIN)/python -m tests.campaign.network_cuts $(CUT_OPTIONS)
+
+# With loop devices and mount namespaces.
+standby: setup
+	@$(BIN)/python -m tests.campaign.shared_storage
 
 interop: setup
 	@$(BIN)/python -m interop.run --brokers $(or $(BROKERS),1) $(ONLY)

@@ -170,7 +170,7 @@ class PendingRun:
                 on_delivery=lambda error, _message, refusals=refusals: refusals.append(error),
             )
             producer.flush(DEADLINE_S)
-            if refusals == [None]:
+            if any(one is None for one in refusals):  # KafkaError cannot be compared with None
                 kept.discard(value)
                 self.summary.cancelled += 1
             else:

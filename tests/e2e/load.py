@@ -82,6 +82,10 @@ class Load:
             thread.join(max(0.0, deadline - monotonic()))
             assert not thread.is_alive(), "records are still not acknowledged"
 
+    def abandon(self) -> None:
+        """Stop sending; nobody asks what became of it."""
+        self._stopping.set()
+
     def _run(self, number: int, rng: Random) -> None:
         producer = confluent_kafka.Producer(self._options)
         count = 0

@@ -17,6 +17,7 @@ import logging
 from tidemill.broker.data_plane import LOGS_DIRECTORY
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import UserError
+from tidemill.metadata.store.local_disk import try_find_foreign
 from tidemill.storage.directory.log_directory import LOCK_NAME
 from tidemill.storage.files.disk import Disk, DiskFile, OsDisk
 
@@ -38,6 +39,14 @@ async def take_directory(config: BrokerConfig, disk: Disk | None = None) -> Disk
         raise UserError(
             f"--standby: no broker has used {config.data_dir} yet; is its storage mounted here? "
             "Start the first broker without --standby"
+        )
+    foreign = await disk.run(lambda: try_find_foreign(config.data_dir))
+    if foreign is not None:
+        log.warning(
+            "%s is on a file system of type %s: its locks must hold between hosts, "
+            "or this broker takes over while the other one serves",
+            config.data_dir,
+            foreign,
         )
     is_told = False
     while True:

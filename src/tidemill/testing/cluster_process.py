@@ -38,8 +38,14 @@ class ClusterProcess:
     """`tidemill up --brokers N` on free ports; it may be started again, on other ports."""
 
     def __init__(
-        self, data_dir: Path, *settings: str, brokers: int = 3, options: Sequence[str] = ()
+        self,
+        data_dir: Path,
+        *settings: str,
+        brokers: int = 3,
+        options: Sequence[str] = (),
+        new_session: bool = False,
     ) -> None:
+        """`new_session`: Ctrl-C in the terminal reaches only the caller, which stops them."""
         self.addresses: list[str] = []
         """HOST:PORT of each broker, by its id."""
         command = up_command(TIDEMILL, data_dir, "127.0.0.1:0", settings)
@@ -47,6 +53,7 @@ class ClusterProcess:
             [*command, "--brokers", str(brokers), *options],
             data_dir.with_name(f"{data_dir.name}.log"),
             stdout_path=data_dir.with_name(f"{data_dir.name}.out"),
+            new_session=new_session,
         )
 
     @property

@@ -102,17 +102,18 @@ class StoreFile:
         *,
         monotonic: Callable[[], float],
         convert: Convert,
-        is_shared: bool = True,
+        foreign: str | None = None,
     ) -> None:
         """UserError if the file is not ours, of another version, or in use elsewhere.
 
-        `is_shared`: other processes may open it too, which needs a local file system.
+        `foreign`: the type of its file system, if its locks may mean nothing to other hosts; then
+        no other process can open it.
         """
         self._path = path
         self._sessions = sessions
         self._holder = holder
         self._convert = convert
-        self._is_shared = is_shared
+        self._foreign = foreign
         self._lock = os.open(
             f"{path.removesuffix('.db')}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -139,14 +140,22 @@ class StoreFile:
         except sqlite3.Error as err:
             self._db.close()
             if err.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                raise UserError(f"{self._path} is in use by another program") from err
+                raise UserError(self._in_use()) from err
             raise UserError(f"cannot read {self._path}: {err}") from err
         except BaseException:
             self._db.close()
             raise
 
+    def _in_use(self) -> str:
+        line = f"{self._path} is in use by another program"
+        if self._foreign is None:
+            return line
+        return (
+            f"{line}; on a file system of type {self._foreign} one broker can use it, not several"
+        )
+
     def _prepare(self) -> None:
-        if not self._is_shared:
+        if self._foreign is not None:
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         found = 0 if self._is_new() else self._known_format()
         self._db.execute("PRAGMA journal_mode = WAL")

@@ -115,7 +115,7 @@ class SqliteCoord:
                 holder,
                 monotonic=self._clock.monotonic,
                 convert=self._convert,
-                is_shared=foreign is None,
+                foreign=foreign,
             )
         except OSError as error:
             watch.stop()

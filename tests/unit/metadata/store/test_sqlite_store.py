@@ -212,7 +212,9 @@ def test_one_broker_uses_a_file_system_that_several_hosts_could_have(run, tmp_pa
         await coord.start()
         await coord.multi([Create("/a", b"1")])
         second = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
-        with pytest.raises(UserError, match="in use"):
+        with pytest.raises(
+            UserError, match=r"in use .*; on a file system of type virtiofs one bro"
+        ):
             await second.start()
         node = await coord.get("/a")
         assert node is not None
