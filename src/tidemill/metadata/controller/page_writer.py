@@ -199,7 +199,7 @@ def changed_parts(delta: Delta) -> Iterable[str]:
 
     Members come last: a broker is let in only after all its partitions have their new epochs.
     """
-    if delta.overrides_changed:
+    if delta.overrides_changed or delta.features_changed:
         yield SETTINGS
     topic_ids = [gone.topic_id for gone in delta.topics_deleted]
     topic_ids += [
@@ -246,7 +246,7 @@ def _has_shrunk(path: str, seq: int, delta: Delta, text_bytes: int) -> bool:
     """Settings that are too long already can be made shorter."""
     if path != SETTINGS:
         return False
-    before = nodes.settings_value(seq, delta.before.overrides)
+    before = nodes.settings_value(seq, delta.before.overrides, delta.before.features)
     return text_bytes < len(stored_fields.text_of(before))
 
 
@@ -254,7 +254,7 @@ def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> d
     if path == MEMBERS:
         return nodes.members_value(seq, delta.after.members)
     if path == SETTINGS:
-        return nodes.settings_value(seq, delta.after.overrides)
+        return nodes.settings_value(seq, delta.after.overrides, delta.after.features)
     return page_value(seq, map(_stored, topics))
 
 
