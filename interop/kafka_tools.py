@@ -102,8 +102,8 @@ def _change_feature_levels(features: Callable[..., str]) -> None:
     """kafka-features: what is finalized, a level down and up again, and a refusal."""
 
     def shown(name: str) -> str:
-        (line,) = [one for one in features("describe").splitlines() if f" {name}\t" in one]
-        return line
+        lines = features("describe").splitlines()
+        return " ".join(word for one in lines if name in one.split() for word in one.split())
 
     expect(shown("metadata.version"), "4.3-IV0")
     expect(shown("tidemill.version"), "SupportedMinVersion: 1", "FinalizedVersionLevel: 2")
