@@ -54,6 +54,7 @@ from tidemill.metadata.lease import Lease
 from tidemill.metadata.log_end_survey import LogEndSurvey
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.registration import Presence, Registration, read_counter
+from tidemill.metadata.software_fit import SoftwareFit
 from tidemill.metadata.store.coord import Coord, CoordConflict, Put, SessionState
 
 __all__ = ["Cluster"]
@@ -89,8 +90,7 @@ class Cluster:
         self._alarm = alarm
         self.software = software
         """What this broker runs."""
-        self._kept_out: str | None = None
-        """Why the controller does not let this broker in, as the log was told last."""
+        self._fit = SoftwareFit(config.node_id, alarm)
         self._keeper = ImageKeeper(coord, ImageReader(self.live, alarm))
         writer = PageWriter(coord, self._keeper)
         self.survey = LogEndSurvey(lambda: self.image, clock)
@@ -111,7 +111,7 @@ class Cluster:
         self._overrides = OverrideWriter(self._keeper, self._controller.write, self.live)
         self._registration = Registration(coord, config.node_id, rng, software)
         self._keeper.subscribe(self._follow_members)
-        self._keeper.subscribe(self._follow_features)
+        self._keeper.subscribe(self._fit.follow)
         self._lock = asyncio.Lock()
         self._clock = clock
         self._lease = Lease(coord, clock)
@@ -315,21 +315,13 @@ class Cluster:
         if not self._lease.fenced:  # what was lost before is counted; a later life lost nothing
             self._registration.presence = replace(self._registration.presence, unclean=False)
 
-    def _follow_features(self, delta: Delta) -> None:
-        """Say once that this broker's software does not fit to the cluster."""
-        own = delta.after.brokers.get(self.broker_id)
-        why = None if own is None else delta.after.why_kept_out(own)
-        if why is not None and why != self._kept_out:
-            self._alarm(f"{why}; until then this broker stays fenced and leads nothing")
-        self._kept_out = why
-
     async def _react(self) -> None:
         """Do what the newest image requires of this broker: step down, campaign or control."""
         if self._controller.term != self._keeper.term:
             self._controller.step_down()
         if self._lease.registered and self._controller.term is None:
             if self.image.controller_broker_id == NO_LEADER:
-                if self._kept_out is None:  # else it would write forms that it does not know
+                if self._fit.may_control:
                     await self._controller.campaign(self.broker_epoch)
             elif self.image.controller_broker_id == self.broker_id:
                 await self._controller.resume(self.broker_epoch)
