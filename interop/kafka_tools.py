@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from functools import partial
 
 from confluent_kafka import Producer
@@ -46,7 +47,7 @@ def java_clients(version: str, program: str, brokers: Brokers) -> None:
 
 
 def kafka_tools(version: str, brokers: Brokers) -> None:
-    """kafka-topics, -configs, -consumer-groups, -get-offsets, the console tools and perf-test."""
+    """kafka-topics, -configs, -consumer-groups, -get-offsets, -features, console, perf-test."""
     java, libraries, bootstrap = tool_path("java"), kafka_libraries(version), brokers.bootstrap
 
     def tool(name: str, *arguments: str, stdin: str = "") -> str:
@@ -84,6 +85,9 @@ def kafka_tools(version: str, brokers: Brokers) -> None:
     expect(groups(*reset, "--execute"), "40")
     groups("--delete", "--group", "readers")
 
+    if not version.startswith("3."):  # older tools do not know the metadata.version of Kafka 4.3
+        _change_feature_levels(partial(tool, "org.apache.kafka.tools.FeatureCommand"))
+
     measured = tool(
         "org.apache.kafka.tools.ProducerPerformance",
         *("--topic", "lines", "--num-records", "20000", "--record-size", "500"),
@@ -92,6 +96,25 @@ def kafka_tools(version: str, brokers: Brokers) -> None:
     expect(measured, "20000 records sent")
     expect(tool("org.apache.kafka.tools.GetOffsetShell", "--topic", "lines"), "lines:0:20100")
     topics("--delete", "--topic", "lines")
+
+
+def _change_feature_levels(features: Callable[..., str]) -> None:
+    """kafka-features: what is finalized, a level down and up again, and a refusal."""
+
+    def shown(name: str) -> str:
+        lines = features("describe").splitlines()
+        return " ".join(word for one in lines if name in one.split() for word in one.split())
+
+    expect(shown("metadata.version"), "4.3-IV0")
+    expect(shown("tidemill.version"), "SupportedMinVersion: 1", "FinalizedVersionLevel: 2")
+    expect(shown("transaction.version"), "SupportedMinVersion: 0", "FinalizedVersionLevel: 2")
+    lower = ("downgrade", "--feature", "transaction.version=1")
+    features(*lower, "--dry-run")
+    expect(shown("transaction.version"), "FinalizedVersionLevel: 2")
+    features(*lower)
+    expect(shown("transaction.version"), "FinalizedVersionLevel: 1")
+    features("upgrade", "--feature", "transaction.version=2")
+    expect(shown("transaction.version"), "FinalizedVersionLevel: 2")
 
 
 def kafka_transactions(version: str, brokers: Brokers) -> None:

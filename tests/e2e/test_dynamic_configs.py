@@ -82,6 +82,7 @@ def test_T13_kafka_python_finds_the_features_that_work(python_admin):
     assert {name: one["finalized"] for name, one in found.items()} == {
         "metadata.version": (30, 30),
         "group.version": (1, 1),
+        "tidemill.version": (2, 2),
         "transaction.version": (2, 2),
     }
 

@@ -65,6 +65,7 @@ from tidemill.wire.generated.replica_progress import (
     ReplicaProgressRequest,
 )
 from tidemill.wire.generated.unregister_broker import UnregisterBrokerRequest
+from tidemill.wire.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tidemill.wire.headers import encode_request
 
 LARGE = 64
@@ -247,6 +248,8 @@ async def one_node_answers(stage: Stage) -> None:
     await stage.ask(ListPartitionReassignmentsRequest(topics=None), 0)
     gone = UnregisterBrokerRequest(broker_id=99)
     await stage.ask(gone, 0, refused=ErrorCode.BROKER_ID_NOT_REGISTERED)
+    lower = FeatureUpdateKey(feature="transaction.version", max_version_level=1, upgrade_type=2)
+    await stage.ask(UpdateFeaturesRequest(feature_updates=[lower]), 2)
     moved = [AlterReplicaLogDirTopic(name="wide", partitions=list(range(WIDE)))]
     to = [AlterReplicaLogDir(path="/data", topics=moved)]
     await stage.ask(AlterReplicaLogDirsRequest(dirs=to), 2)
@@ -323,6 +326,7 @@ SERVING: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,
             ApiKey.UNREGISTER_BROKER,
+            ApiKey.UPDATE_FEATURES,
             ApiKey.ALTER_REPLICA_LOG_DIRS,
         ),
     ),

@@ -89,6 +89,7 @@ PURE = (
     "metadata/controller/store_writes.py",
     "metadata/controller/cluster_upkeep.py",
     "metadata/format_1.py",
+    "metadata/features/",
     "metadata/image/described_keys.py",
     "metadata/image/group_keys.py",
     "metadata/image/head.py",

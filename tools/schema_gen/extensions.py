@@ -41,6 +41,10 @@ EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
         _tagged("ChosenLeader", "int32", 2, 10000),
         _tagged("ChosenInEpoch", "int32", 2, 10001),
     ],
+    # Why a broker is not let in, if only a person can change that.
+    ("DescribeClusterResponse", "DescribeClusterBroker"): [
+        _tagged("KeptOutBecause", "string", 0, 10000, default="")
+    ],
     # Where a log ends; and of a cut that the replica refuses, where, what was committed, and when.
     ("DescribeLogDirsResponse", "DescribeLogDirsPartition"): [
         _tagged("LogEndOffset", "int64", 2, 10000),

@@ -39,6 +39,7 @@ from tidemill.core.net import AsyncioNet, Net
 from tidemill.core.rng import Rng, SystemRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
 from tidemill.metadata.store.coord import Coord
 from tidemill.replication.pulling.follower import Followers
@@ -72,11 +73,13 @@ class Broker:
         coord: Coord | None = None,
         descriptors_max: int | None = None,
         directory_lock: DiskFile | None = None,
+        software: Software = THIS_SOFTWARE,
         watches_loop: bool = True,
     ) -> None:
         """`descriptors_max` is what the process may open; None (in tests) sets no limit.
 
         `directory_lock`: that of the data directory, if this process has it (`standby.py`).
+        `software`: what it says that it runs; a test says something else to mix versions.
         `watches_loop`: whether it measures how late the loop is; a simulated one never is.
         """
         if not __debug__:
@@ -108,6 +111,7 @@ class Broker:
             config,
             self._seams.rng,
             clock=self._seams.clock,
+            software=software,
         )
         self.cluster.lease.has_standby = directory_lock is not None
         self._coordinators = Coordinators(

@@ -128,7 +128,8 @@ class ClusterHealth:
         if row.address is None:
             yield f"broker {row.broker_id} is missing and holds {held}: start it"
         elif row.broker_id in self._snapshot.fenced:
-            yield f"broker {row.broker_id} waits until the controller lets it in"
+            waits = f"broker {row.broker_id} waits until the controller lets it in"
+            yield self._snapshot.fenced[row.broker_id] or waits
         elif row.broker_id in self._snapshot.draining:
             left = f"{held} are still there" if row.replicas else "it is empty and may be stopped"
             yield f"broker {row.broker_id} is being drained: {left}"
@@ -169,6 +170,12 @@ def cluster_facts(snapshot: ClusterSnapshot) -> dict[str, Any]:
         "under_replicated": [str(name) for name in health.under_replicated],
         "not_preferred": [str(name) for name in health.not_preferred],
         "fenced": sorted(snapshot.fenced),
+        "kept_out": [
+            {"broker": broker_id, "because": why}
+            for broker_id, why in sorted(snapshot.fenced.items())
+            if why
+        ],
+        "features": dict(snapshot.levels),
         "draining": sorted(snapshot.draining),
         "refused_cuts": [
             {"partition": str(one.partition), "broker": one.broker_id, "leader": one.leader_id}
@@ -202,6 +209,9 @@ def print_cluster(snapshot: ClusterSnapshot) -> None:
             for row in health.rows()
         ],
     )
+    if snapshot.levels:
+        shown = (f"{escape(name)} {level}" for name, level in sorted(snapshot.levels.items()))
+        click.echo(f"features: {', '.join(shown)}")
     sentences = list(health.sentences())
     for sentence in sentences[:_SENTENCES_MAX]:
         click.echo(escape(sentence))

@@ -222,6 +222,10 @@ COORD_MULTI_BYTES_MAX = 512 * KIB
 """Paths and values of one multi: half of what ZooKeeper takes, which a larger one can stop."""
 METADATA_PAGES = 64
 """Pages that topics are spread over. Part of the stored form: it never changes."""
+FEATURES_MAX = 100
+"""Features that a broker may say it supports."""
+FEATURE_NAME_CHARS_MAX = 100
+SOFTWARE_VERSION_CHARS_MAX = 100
 NODE_PACKED_FROM_BYTES = 16 * KIB
 """A longer value is stored packed."""
 PAGE_STORED_BYTES_MAX = 256 * KIB

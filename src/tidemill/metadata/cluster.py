@@ -37,6 +37,8 @@ from tidemill.metadata.controller.controller import (
 from tidemill.metadata.controller.controllership import Controllership
 from tidemill.metadata.controller.decisions import leads_what_others_could
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
+from tidemill.metadata.features.level_changes import LevelChange
 from tidemill.metadata.founding import check_cluster, found_cluster, try_multi
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -52,6 +54,7 @@ from tidemill.metadata.lease import Lease
 from tidemill.metadata.log_end_survey import LogEndSurvey
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.registration import Presence, Registration, read_counter
+from tidemill.metadata.software_fit import SoftwareFit
 from tidemill.metadata.store.coord import Coord, CoordConflict, Put, SessionState
 
 __all__ = ["Cluster"]
@@ -77,6 +80,7 @@ class Cluster:
         *,
         clock: Clock,
         alarm: Callable[[str], None] = _log.error,
+        software: Software = THIS_SOFTWARE,
     ) -> None:
         self.live = LiveConfig(config)
         """The configuration that this broker runs with; it follows the image."""
@@ -84,6 +88,9 @@ class Cluster:
         self._config = config
         self._rng = rng
         self._alarm = alarm
+        self.software = software
+        """What this broker runs."""
+        self._fit = SoftwareFit(config.node_id, alarm)
         self._keeper = ImageKeeper(coord, ImageReader(self.live, alarm))
         writer = PageWriter(coord, self._keeper)
         self.survey = LogEndSurvey(lambda: self.image, clock)
@@ -96,13 +103,15 @@ class Cluster:
             clock=clock,
             alarm=alarm,
             told=self.survey.of,
+            software=software,
         )
         self.survey.told = self._controller.look_at
         self.survey.is_wanted = lambda: self.is_controller
         self._keeper.subscribe(self.survey.follow)
         self._overrides = OverrideWriter(self._keeper, self._controller.write, self.live)
-        self._registration = Registration(coord, config.node_id, rng)
+        self._registration = Registration(coord, config.node_id, rng, software)
         self._keeper.subscribe(self._follow_members)
+        self._keeper.subscribe(self._fit.follow)
         self._lock = asyncio.Lock()
         self._clock = clock
         self._lease = Lease(coord, clock)
@@ -322,7 +331,8 @@ class Cluster:
             self._controller.step_down()
         if self._lease.registered and self._controller.term is None:
             if self.image.controller_broker_id == NO_LEADER:
-                await self._controller.campaign(self.broker_epoch)
+                if self._fit.may_control:
+                    await self._controller.campaign(self.broker_epoch)
             elif self.image.controller_broker_id == self.broker_id:
                 await self._controller.resume(self.broker_epoch)
         if self.is_controller:
@@ -371,7 +381,7 @@ class Cluster:
             await check_cluster(self._coord, self.image.cluster_id)
             return
         draft = ImageDraft(self.image)
-        draft.set_cluster_id(await found_cluster(self._coord, self._rng))
+        draft.set_cluster_id(await found_cluster(self._coord, self._rng, self.software))
         self._keeper.publish(draft)
 
     # --- only on the controller (KafkaError NOT_CONTROLLER elsewhere) ----------------------------
@@ -469,6 +479,16 @@ class Cluster:
     async def unregister_broker(self, broker_id: int) -> None:
         """Forget a broker that is gone for good. KafkaError: it is not, or holds replicas."""
         await self._as_controller(lambda term: self._controller.unregister(broker_id, term=term))
+
+    async def change_levels(
+        self, changes: Sequence[LevelChange], *, validate_only: bool = False
+    ) -> dict[str, KafkaError]:
+        """Change finalized levels of features, all or none; by feature why it was refused."""
+        return await self._as_controller(
+            lambda term: self._controller.change_levels(
+                changes, validate_only=validate_only, term=term
+            )
+        )
 
     async def _as_controller(self, work: Callable[[int], Awaitable[_T]]) -> _T:
         """Do `work(term)` on settled metadata; try again if the metadata proves stale."""

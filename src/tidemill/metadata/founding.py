@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.core.rng import Rng
-from tidemill.metadata.image import nodes
+from tidemill.metadata.features.feature_levels import (
+    FinalizedLevels,
+    Software,
+    first_levels,
+)
+from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.head import Head
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Node, Op
 
@@ -28,15 +33,18 @@ async def check_cluster(coord: Coord, cluster_id: str) -> None:
         )
 
 
-async def found_cluster(coord: Coord, rng: Rng) -> str:
-    """The cluster's id; the cluster is made if there is none. UserError: not a usable store."""
+async def found_cluster(coord: Coord, rng: Rng, software: Software) -> str:
+    """The cluster's id; the cluster is made if there is none. UserError: not a usable store.
+
+    A new cluster has the highest levels of this software.
+    """
     cluster_id = base64.urlsafe_b64encode(rng.uuid().bytes).rstrip(b"=").decode()
     made: list[Op] = [
         Create(nodes.CLUSTER, nodes.encode_cluster_id(cluster_id)),
         Create(nodes.CONTROLLER_EPOCH, nodes.encode_counter(0)),
         Create(nodes.BROKER_EPOCH, nodes.encode_counter(0)),
         Create(nodes.PRODUCER_IDS, nodes.encode_counter(0)),
-        Create(nodes.HEAD, Head().encode()),
+        *_metadata(first_levels(software)),
     ]
     node = await coord.get(nodes.CLUSTER)
     if node is None:
@@ -57,6 +65,14 @@ def _cluster_id(node: Node) -> str:
         return nodes.decode_cluster_id(nodes.CLUSTER, node)
     except nodes.BadNode as bad:
         raise UserError(f"the coordination store cannot be used: {bad}") from bad
+
+
+def _metadata(levels: FinalizedLevels) -> list[Op]:
+    if not levels.is_stored:
+        return [Create(nodes.HEAD, Head().encode())]
+    head = Head().after((nodes.SETTINGS,), epoch=0)
+    settings = stored_fields.dump(nodes.settings_value(head.seq, {}, levels))
+    return [Create(nodes.HEAD, head.encode()), Create(nodes.SETTINGS, settings)]
 
 
 async def try_multi(coord: Coord, ops: Sequence[Op]) -> bool:

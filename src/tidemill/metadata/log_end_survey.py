@@ -21,7 +21,9 @@ from tidemill.core.limits import LOG_END_QUESTIONS_MAX
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.decisions import live_brokers, log_end_questions
 from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion, LogEnds, ToldEnds
+from tidemill.metadata.features.feature_levels import TELLS_LOG_ENDS, TIDEMILL_VERSION
 from tidemill.metadata.image.metadata_image import (
+    BrokerImage,
     Delta,
     MetadataImage,
     PartitionImage,
@@ -51,6 +53,8 @@ class LogEndSurvey:
         """Topics with a partition that has no leader."""
         self._known: dict[tuple[UUID, int], LogEnds] = {}
         """What was known of their partitions when this was told last."""
+        self._unable: dict[int, int] = {}
+        """Brokers whose software cannot answer, with the epoch in which the log was told so."""
         self._wakeup = asyncio.Event()
         self.is_wanted: Callable[[], bool] = lambda: False
         """Whether this broker is the controller."""
@@ -140,7 +144,11 @@ class LogEndSurvey:
         await asyncio.gather(*(self._ask_one(broker_id, some) for broker_id, some in asked))
 
     async def _ask_one(self, broker_id: int, questions: Collection[LogEndQuestion]) -> None:
-        if self.ask is None:
+        broker = self._image().brokers.get(broker_id)
+        if self.ask is None or broker is None:
+            return
+        if not broker.software.supports(TIDEMILL_VERSION, TELLS_LOG_ENDS):
+            self._report_unable(broker)
             return
         try:
             answers = await self.ask(broker_id, questions)
@@ -151,6 +159,16 @@ class LogEndSurvey:
             self._ends.answer(question, end)
         if answers:
             await self._tell_news()
+
+    def _report_unable(self, broker: BrokerImage) -> None:
+        """Say once of each life of a broker that it counts as silent."""
+        if self._unable.get(broker.broker_id) != broker.epoch:
+            self._unable[broker.broker_id] = broker.epoch
+            log.warning(
+                "broker %d runs %s and cannot tell where its logs end: upgrade it",
+                broker.broker_id,
+                broker.software.shown_version,
+            )
 
     async def _tell_news(self) -> None:
         """Also silence is news: an election may go on without whoever is silent."""

@@ -19,6 +19,7 @@ from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX
+from tidemill.metadata.features.feature_levels import Software
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Delete, Node, Op, Put
@@ -57,10 +58,11 @@ async def read_counter(coord: Coord, path: str) -> tuple[int, int]:
 class Registration:
     """The node of one broker."""
 
-    def __init__(self, coord: Coord, broker_id: int, rng: Rng) -> None:
+    def __init__(self, coord: Coord, broker_id: int, rng: Rng, software: Software) -> None:
         self._coord = coord
         self._broker_id = broker_id
         self._rng = rng
+        self._software = software
         self._path = nodes.broker_path(broker_id)
         self.presence = Presence(advertised=Endpoint("", 0))
         """What the node should say."""
@@ -146,4 +148,5 @@ class Registration:
             unclean=said.unclean,
             leaving=said.leaving,
             failed=said.failed,
+            software=self._software,
         )

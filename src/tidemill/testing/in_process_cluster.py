@@ -15,6 +15,7 @@ from tidemill.broker import Broker
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.net import AsyncioNet, Net
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
 from tidemill.storage.files.disk import OsDisk
 
@@ -71,15 +72,16 @@ class InProcessCluster:
     def broker(self, broker_id: int) -> Broker:
         return self._members[broker_id].broker
 
-    async def start_broker(self, broker_id: int) -> None:
-        """Start a broker on the data that its last run left."""
+    async def start_broker(self, broker_id: int, *, software: Software = THIS_SOFTWARE) -> None:
+        """Start a broker on the data that its last run left, perhaps with other software."""
         own = {
             "node.id": broker_id,
             "listeners": "127.0.0.1:0",
             "data.dir": f"{self._data_dir}/broker-{broker_id}",
         }
         disk, session = OsDisk(), self._coord.session()
-        broker = Broker(broker_config(values={**own, **self._values}), disk=disk, coord=session)
+        config = broker_config(values={**own, **self._values})
+        broker = Broker(config, disk=disk, coord=session, software=software)
         self._members[broker_id] = _Member(broker, disk, session, await broker.start())
 
     async def stop_broker(self, broker_id: int) -> None:

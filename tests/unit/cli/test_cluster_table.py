@@ -109,7 +109,7 @@ def test_moves_drained_and_fenced_brokers_are_told():
         known,
         moves=[Reassignment(TopicPartition("t", 0), (1, 0), adding=(1,), removing=(0,))],
         draining=frozenset({0}),
-        fenced=frozenset({2}),
+        fenced={2: ""},
     )
     assert list(ClusterHealth(moving).sentences()) == [
         "broker 0 is being drained: 1 replicas are still there",
@@ -125,3 +125,16 @@ def test_a_replica_that_is_still_copied_is_no_sign_of_trouble():
         moves=[Reassignment(TopicPartition("t", 0), (0, 1, 2), adding=(2,), removing=())],
     )
     assert ClusterHealth(growing).under_replicated == []
+
+
+def test_a_broker_that_its_software_keeps_out_is_explained_and_levels_are_shown(capsys):
+    why = "broker 2 runs 0.0.9 and lacks transaction.version 2: upgrade it"
+    found = replace(
+        snapshot(partition(0, 0, [0, 1])), fenced={2: why}, levels={"transaction.version": 2}
+    )
+    assert why in list(ClusterHealth(found).sentences())
+    facts = cluster_facts(found)
+    assert (facts["fenced"], facts["features"]) == ([2], {"transaction.version": 2})
+    assert facts["kept_out"] == [{"broker": 2, "because": why}]
+    print_cluster(found)
+    assert "features: transaction.version 2\n" in capsys.readouterr().out

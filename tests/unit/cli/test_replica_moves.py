@@ -20,7 +20,7 @@ def test_a_plan_begins_where_moves_end_and_gives_nothing_to_brokers_that_cannot_
         [BrokerInfo(one, "h", 1, rack="r") for one in range(5)],
         [TopicInfo("t", ZERO_UUID, False, {0: partition})],
         moves=[Reassignment(T0, (1, 0), adding=(1,), removing=(0,))],
-        fenced=frozenset({2}),
+        fenced={2: ""},
         draining=frozenset({3}),
     )
     plan = MovePlan.of(snapshot, without=[4])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.head import HEAD, Head, page_path
 from tidemill.metadata.image.metadata_image import Delta
@@ -43,21 +44,33 @@ class SmallCluster:
         self.clock = ManualClock()
         self.members: dict[int, Member] = {}
 
-    async def start(self, *broker_ids: int, unclean: bool = False) -> list[Cluster]:
+    async def start(
+        self, *broker_ids: int, unclean: bool = False, software: Software = THIS_SOFTWARE
+    ) -> list[Cluster]:
         for broker_id in broker_ids:
-            await self.register(broker_id, unclean=unclean)
+            await self.register(broker_id, unclean=unclean, software=software)
         await self.catch_up()
         return [self.members[broker_id].cluster for broker_id in broker_ids]
 
     async def register(
-        self, broker_id: int, *, unclean: bool = False, seen: tuple[int, int] = (0, 0)
+        self,
+        broker_id: int,
+        *,
+        unclean: bool = False,
+        seen: tuple[int, int] = (0, 0),
+        software: Software = THIS_SOFTWARE,
     ) -> None:
         """Start a broker; the others have not reacted to it yet."""
         config = broker_config(flags=[*self.flags, f"node.id={broker_id}"])
         alarms: list[str] = []
         coord = self.server.session()
         cluster = Cluster(
-            coord, config, SeededRng(broker_id), clock=self.clock, alarm=alarms.append
+            coord,
+            config,
+            SeededRng(broker_id),
+            clock=self.clock,
+            alarm=alarms.append,
+            software=software,
         )
         member = Member(coord, cluster, alarms=alarms)
         cluster.subscribe(member.deltas.append)

@@ -20,6 +20,7 @@ from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import UserError
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.features.feature_levels import BEFORE_FEATURES
 from tidemill.metadata.format_1 import converted_from_format_1
 from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.overrides import ALL_BROKERS, broker_owner, group_owner
@@ -69,6 +70,7 @@ def test_everything_of_a_store_of_format_1_is_there_afterwards(run, stored):
         assert image.overrides_of(broker_owner(0)) == {"log.retention.bytes": "9000"}
         session = {"consumer.session.timeout.ms": "50000"}
         assert image.overrides_of(group_owner("a/ü")) == session
+        assert image.features == BEFORE_FEATURES
         await cluster.close()
 
     run(scenario())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tests.unit.metadata.small_cluster import SmallCluster
-from tests.unit.metadata.three_brokers import partition, three_brokers
+from tests.unit.metadata.three_brokers import TOPIC, partition, three_brokers
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import LOG_END_WAIT_S
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion
+from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE
 
 ORDERS = TopicPartition("t", 0)
 
@@ -148,3 +149,35 @@ def test_a_topic_that_allows_it_goes_on_without_a_replica_that_stays_silent(run)
         assert partition(clusters[0]).leader == 2
 
     run(scenario())
+
+
+def test_a_broker_whose_software_cannot_answer_is_not_asked_and_counts_as_silent(run, caplog):
+    async def scenario() -> None:
+        small = SmallCluster()
+        await small.start(2, software=OLDER_SOFTWARE)
+        await small.start(0, 1)
+        await small.members[2].cluster.create_topics([TOPIC])
+        for broker_id in (1, 2, 0):
+            small.crash(broker_id)
+        await small.start(0, 1, unclean=True)
+        await small.start(2, unclean=True, software=OLDER_SOFTWARE)
+        controller = small.members[0].cluster
+        replicas = Replicas(b0=(0, 5), b1=(0, 4), b2=(0, 7))
+        for _ in range(2):
+            await ask(small, controller, replicas)
+            small.clock.advance(2 * LOG_END_WAIT_S)
+        assert (partition(controller).leader, sorted(set(replicas.asked))) == (-1, [0, 1])
+        said = [one.message for one in caplog.records if "cannot tell" in one.message]
+        assert said == [
+            "broker 2 runs an older version and cannot tell where its logs end: upgrade it"
+        ]
+        await ask_for_any_leader(small, controller)
+        assert partition(controller).leader == 0
+
+    run(scenario())
+
+
+async def ask_for_any_leader(small: SmallCluster, controller: Cluster) -> None:
+    (refusal,) = await controller.elect_leaders([ORDERS], unclean=True)
+    assert refusal is None
+    await small.catch_up()

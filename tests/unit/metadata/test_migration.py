@@ -8,8 +8,10 @@ from typing import final
 import pytest
 
 from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, first_levels
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import Head, page_path
+from tidemill.metadata.image.stored_fields import dump
 from tidemill.metadata.migration import Migration
 from tidemill.metadata.store.coord import Create, Delete, Op, Put
 from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
@@ -20,6 +22,7 @@ KEPT = {
     nodes.PRODUCER_IDS: nodes.encode_counter(3_000),
     nodes.HEAD: Head().encode(),
     nodes.MEMBERS: b"members",
+    nodes.SETTINGS: dump(nodes.settings_value(1, {}, first_levels(THIS_SOFTWARE))),
     page_path(3): b"x" * 200_000,
     page_path(4): b"y" * 200_000,
     page_path(63): b"z",

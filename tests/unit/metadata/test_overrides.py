@@ -108,7 +108,7 @@ def test_only_the_controller_makes_changes_and_another_broker_checks_its_own(run
         too_large = change(broker_owner(1), ("message.max.bytes", "3000000"))
         (refusal,) = await second.check_overrides([too_large])
         assert refusal.code is ErrorCode.INVALID_CONFIG
-        assert small.server.get(nodes.SETTINGS) is None
+        assert not stored(small)
 
     run(scenario())
 
@@ -245,4 +245,4 @@ def test_more_settings_than_fit_are_refused(run, monkeypatch):
 def test_every_owner_survives_the_round_trip(owner):
     keys = {SESSION: "60000"}
     value = stored_fields.dump(nodes.settings_value(4, {owner: StoredOverrides(keys)}))
-    assert nodes.decode_settings(value) == (4, {owner: keys})
+    assert nodes.decode_settings(value)[:2] == (4, {owner: keys})

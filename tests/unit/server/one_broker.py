@@ -22,6 +22,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 from tidemill.replication.holding.hold_host import HoldHost
@@ -324,11 +325,12 @@ class OneBroker:
     def partition(self, name, index=0):
         return self.replicas.find(name, index)
 
-    def join_broker(self, node_id, *, rack=""):
+    def join_broker(self, node_id, *, rack="", software=THIS_SOFTWARE):
         """Register another broker, which answers no requests; its session."""
         config = broker_config(values={"node.id": node_id, "broker.rack": rack})
         session = self.store.session()
-        other = Cluster(session, config, SeededRng(node_id), clock=self.clock)
+        rng = SeededRng(node_id)
+        other = Cluster(session, config, rng, clock=self.clock, software=software)
         self.run(other.start(Endpoint("other.example", 9092), unclean=False))
         self.run(self.cluster.catch_up())
         return session

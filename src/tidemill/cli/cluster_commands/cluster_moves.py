@@ -1,4 +1,4 @@
-"""`tidemill cluster reassign`, `drain` and `rebalance`: where replicas are."""
+"""`tidemill cluster reassign`, `drain`, `rebalance` and `unregister`: where replicas are."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from tidemill.cli.replica_moves import MovePlan, carry_out, show_plan, wait_empt
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
 from tidemill.client.admin.cluster_admin import take_cluster_snapshot
-from tidemill.client.admin.replica_admin import list_reassignments, reassign, set_draining
+from tidemill.client.admin.replica_admin import (
+    list_reassignments,
+    reassign,
+    set_draining,
+    unregister_broker,
+)
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.balance import evened, vacated
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 
-__all__ = ["drain", "reassign_command", "rebalance"]
+__all__ = ["drain", "reassign_command", "rebalance", "unregister"]
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan, and change nothing.")
 
@@ -106,6 +111,23 @@ def drain(broker_id: int, cancel: bool, dry_run: bool, as_json: bool, bootstrap:
             click.echo(f"broker {broker_id} is empty: {len(plan.targets)} partitions were moved")
 
     run_client(bootstrap, work)
+
+
+@click.command()
+@click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
+@json_option
+@bootstrap_option
+def unregister(broker_id: int, as_json: bool, bootstrap: str) -> None:
+    """Forget broker ID, which was drained and stopped and does not come back."""
+
+    async def work(client: ClusterClient) -> None:
+        await unregister_broker(client, broker_id)
+
+    run_client(bootstrap, work)
+    if as_json:
+        print_json({"broker": broker_id, "done": True})
+    else:
+        click.echo(f"broker {broker_id} is forgotten")
 
 
 async def _run(client: ClusterClient, plan: MovePlan, *, dry_run: bool, as_json: bool) -> None:

@@ -8,8 +8,14 @@ from dataclasses import replace
 
 import click
 
+from tidemill.cli.cluster_commands.cluster_features import features
 from tidemill.cli.cluster_commands.cluster_migrate import migrate
-from tidemill.cli.cluster_commands.cluster_moves import drain, reassign_command, rebalance
+from tidemill.cli.cluster_commands.cluster_moves import (
+    drain,
+    reassign_command,
+    rebalance,
+    unregister,
+)
 from tidemill.cli.cluster_commands.cluster_repair import repair
 from tidemill.cli.cluster_table import ClusterHealth, cluster_facts, print_cluster
 from tidemill.cli.failures import explain
@@ -33,7 +39,7 @@ _WATCH_S = 1.0
 
 @click.group()
 def cluster() -> None:
-    """Describe the cluster, elect leaders, move and repair replicas, and change its store."""
+    """Describe the cluster, elect leaders, move and repair replicas, raise features."""
 
 
 cluster.add_command(reassign_command)
@@ -41,6 +47,8 @@ cluster.add_command(drain)
 cluster.add_command(rebalance)
 cluster.add_command(migrate)
 cluster.add_command(repair)
+cluster.add_command(features)
+cluster.add_command(unregister)
 
 
 @cluster.command()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
+from tidemill.client.admin.feature_admin import finalized_levels
 from tidemill.client.admin.repair_admin import LogConflict
 from tidemill.client.admin.replica_admin import (
     Reassignment,
@@ -42,12 +43,15 @@ class ClusterSnapshot:
     topics: list[TopicInfo]
     """By name, with internal ones and without views, which have no replicas of their own."""
     moves: list[Reassignment] = field(default_factory=list)
-    fenced: frozenset[int] = frozenset()
+    fenced: Mapping[int, str] = field(default_factory=dict)
+    """Brokers that are not let in, with why their software keeps them out, if it does."""
     draining: frozenset[int] = frozenset()
     views: Mapping[str, str] = field(default_factory=dict)
     """The names of views, with those of their bases."""
     conflicts: Sequence[LogConflict] = ()
     """Replicas that wait for a decision, if anybody has asked them."""
+    levels: Mapping[str, int] = field(default_factory=dict)
+    """The finalized levels of features."""
 
 
 @final
@@ -77,6 +81,7 @@ async def take_cluster_snapshot(cluster: ClusterClient) -> ClusterSnapshot:
         await list_fenced(cluster),
         await list_draining(cluster, broker_ids),
         views,
+        levels=await finalized_levels(cluster),
     )
 
 

@@ -155,12 +155,15 @@ async def list_draining(cluster: ClusterClient, broker_ids: Iterable[int]) -> fr
     return frozenset(found)
 
 
-async def list_fenced(cluster: ClusterClient) -> frozenset[int]:
-    """Brokers that are registered, but that the controller has not let in."""
+async def list_fenced(cluster: ClusterClient) -> dict[int, str]:
+    """Brokers that are registered, but that the controller has not let in.
+
+    With the sentence that says why their software keeps them out, or an empty one.
+    """
     request = DescribeClusterRequest(include_fenced_brokers=True)
     response = await cluster.ask_any(request, DescribeClusterResponse)
     check(response.error_code, response.error_message or "the cluster is not described")
-    return frozenset(one.broker_id for one in response.brokers if one.is_fenced)
+    return {one.broker_id: one.kept_out_because for one in response.brokers if one.is_fenced}
 
 
 async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:

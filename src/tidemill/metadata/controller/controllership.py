@@ -42,6 +42,8 @@ from tidemill.metadata.controller.store_writes import (
     with_minimum_in_force,
 )
 from tidemill.metadata.controller.topic_changes import TopicChanges
+from tidemill.metadata.features.feature_levels import Software
+from tidemill.metadata.features.level_changes import LevelChange, planned_levels
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
@@ -78,6 +80,7 @@ class Controllership:
         clock: Clock,
         alarm: Callable[[str], None],
         told: Told,
+        software: Software,
     ) -> None:
         self._coord = coord
         self._keeper = keeper
@@ -85,6 +88,7 @@ class Controllership:
         self._live = live
         self._clock = clock
         self._alarm = alarm
+        self._software = software
         self._load = ClusterLoad()
         self._told = told
         self.topics = TopicChanges(keeper, self._planner, self.write)
@@ -104,6 +108,8 @@ class Controllership:
         """Into office: it has not looked for missing members yet."""
         self.look_again_at: float | None = None
         """When it must serve again although nothing has changed; a monotonic time."""
+        self._kept_out: dict[int, str] = {}
+        """Registered brokers that are not let in because of their software, and why."""
         self._in_doubt = False
         self._all_unserved = True
         self._unserved: set[str] = set()
@@ -119,7 +125,7 @@ class Controllership:
 
     def _follow(self, delta: Delta) -> None:
         self._load.follow(delta)
-        if delta.brokers_changed:
+        if delta.brokers_changed or delta.features_changed:
             self._all_unserved = True
         if self.term is not None:
             self._unserved.update(delta.topics_changed)
@@ -243,6 +249,7 @@ class Controllership:
             told=self._told,
         )
         self._report_new_disks(returned)
+        self._report_kept_out(image)
         await self.change_partitions(changes, term=term, members=let_in(image, unread))
         self._all_unserved = bool(awaited)
         self._unserved = set(self._moving)
@@ -304,6 +311,15 @@ class Controllership:
                     f"broker {broker_id} has another data directory than before: it counts as "
                     "empty, and partitions of which it had the only copy have no leader"
                 )
+
+    def _report_kept_out(self, image: MetadataImage) -> None:
+        """Say once of each broker that its software is too old, or too new."""
+        found = {one.broker_id: image.why_kept_out(one) for one in image.brokers.values()}
+        reasons = {broker_id: why for broker_id, why in found.items() if why is not None}
+        for broker_id, why in reasons.items():
+            if self._kept_out.get(broker_id) != why:
+                self._alarm(f"{why}; until then it stays fenced")
+        self._kept_out = reasons
 
     async def _mend_internal_topics(self, term: int) -> None:
         """Give internal topics their coordinators' settings where theirs would lose state."""
@@ -373,6 +389,31 @@ class Controllership:
         draft.set_members(without_member(self._image, broker_id))
         draft.drop_overrides(broker_owner(broker_id))
         await self.write(draft, term=term)
+
+    async def change_levels(
+        self, changes: Sequence[LevelChange], *, validate_only: bool, term: int
+    ) -> dict[str, KafkaError]:
+        """Change finalized levels of features, all or none; by feature why it was refused."""
+        self._keeper.mark(nodes.BROKERS)
+        await self._keeper.refresh()  # who has just come counts
+        self._keeper.serve_again()  # and waits to be let in
+        image = self._image
+        known: dict[int, Software | None] = {
+            **dict.fromkeys(image.members),
+            **{one.broker_id: one.software for one in image.brokers.values()},
+        }
+        plan = planned_levels(
+            image.features,
+            changes,
+            own=self._software,
+            known=known,
+            next_epoch=image.features_epoch + 1,
+        )
+        if not plan.refusals and not validate_only:
+            draft = ImageDraft(image)
+            draft.features = plan.after
+            await self.write(draft, term=term)
+        return plan.refusals
 
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults

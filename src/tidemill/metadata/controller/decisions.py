@@ -4,8 +4,9 @@ A broker that registers is *fenced* until the controller has written its epoch i
 leads nothing, joins no in-sync set and is not elected. The change that lets it in also says what
 its return means for every partition, so that a life of a broker begins with epochs of its own.
 
-A broker is *live* if it is registered, let in in the epoch of its registration, and its disk works;
-it is *electable* if it is not about to stop either.
+A broker is *live* if it is registered, let in in the epoch of its registration, and usable: its
+disk works, and its software has the finalized levels of all features. It is *electable* if it is
+not about to stop either.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def live_brokers(image: MetadataImage) -> Live:
     return _present(
         one
         for one in image.brokers.values()
-        if not one.failed and _is_let_in(one, image.members.get(one.broker_id))
+        if _is_usable(image, one) and _is_let_in(one, image.members.get(one.broker_id))
     )
 
 
@@ -129,7 +130,7 @@ def leads_what_others_could(image: MetadataImage, broker_id: int) -> bool:
 
 
 def let_in(image: MetadataImage, unread: Collection[int] = ()) -> dict[int, MemberImage]:
-    """The members with every registered broker whose disk works, in the epoch of registration.
+    """The members with every registered broker that is usable, in the epoch of registration.
 
     The partitions on `unread` pages cannot be told of a return now: that is noted.
     """
@@ -142,7 +143,7 @@ def let_in(image: MetadataImage, unread: Collection[int] = ()) -> dict[int, Memb
             directory_id=one.directory_id,
         )
         for one in image.brokers.values()
-        if not one.failed
+        if _is_usable(image, one)
     }
     members = {**image.members, **registered}
     for broker_id, member in members.items():
@@ -173,9 +174,13 @@ def returns(image: MetadataImage) -> dict[int, Return]:
     found: dict[int, Return] = {}
     for broker in image.brokers.values():
         member = image.members.get(broker.broker_id)
-        if not broker.failed and not _is_let_in(broker, member):
+        if _is_usable(image, broker) and not _is_let_in(broker, member):
             found[broker.broker_id] = _how(broker, member)
     return found
+
+
+def _is_usable(image: MetadataImage, broker: BrokerImage) -> bool:
+    return not broker.failed and image.why_kept_out(broker) is None
 
 
 def _is_let_in(broker: BrokerImage, member: MemberImage | None) -> bool:

@@ -212,7 +212,8 @@ def changed_parts(delta: Delta) -> dict[str, list[str]]:
         topic = delta.after.topics[name]
         if not _only_mirrors(delta.before.topic(name), topic):
             names_by_page.setdefault(page_of(topic.topic_id), []).append(name)
-    parts: dict[str, list[str]] = {SETTINGS: []} if delta.overrides_changed else {}
+    has_settings = delta.overrides_changed or delta.features_changed
+    parts: dict[str, list[str]] = {SETTINGS: []} if has_settings else {}
     parts |= {page_path(page): names_by_page[page] for page in sorted(names_by_page)}
     return parts | ({MEMBERS: []} if delta.members_changed else {})
 
@@ -250,7 +251,7 @@ def _has_shrunk(path: str, seq: int, delta: Delta, text_bytes: int) -> bool:
     """Settings that are too long already can be made shorter."""
     if path != SETTINGS:
         return False
-    before = nodes.settings_value(seq, delta.before.overrides)
+    before = nodes.settings_value(seq, delta.before.overrides, delta.before.features)
     return text_bytes < len(stored_fields.text_of(before))
 
 
@@ -258,7 +259,7 @@ def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> d
     if path == MEMBERS:
         return nodes.members_value(seq, delta.after.members)
     if path == SETTINGS:
-        return nodes.settings_value(seq, delta.after.overrides)
+        return nodes.settings_value(seq, delta.after.overrides, delta.after.features)
     return page_value(seq, map(_stored, topics))
 
 

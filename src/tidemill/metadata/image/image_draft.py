@@ -39,6 +39,7 @@ class ImageDraft:
         self._touched: dict[str, None] = {}
         """Topics that were put or dropped; all others are those of the base."""
         self._overrides: dict[ConfigOwner, StoredOverrides] | None = None
+        self.features = base.features
         self._cluster_id = base.cluster_id
         self._controller = (base.controller_broker_id, base.controller_epoch)
 
@@ -129,6 +130,7 @@ class ImageDraft:
             names=base.names if self._names is None else self._names,
             views=views,
             overrides=self.overrides,
+            features=self.features,
         )
         return Delta(
             before=base,
@@ -140,6 +142,7 @@ class ImageDraft:
             controller_changed=self._controller
             != (base.controller_broker_id, base.controller_epoch),
             overrides_changed=changed_keys(base.overrides, after.overrides),
+            features_changed=base.features != after.features,
         )
 
     def _mirror_views(self) -> Mapping[str, tuple[str, ...]]:

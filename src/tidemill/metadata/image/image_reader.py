@@ -135,7 +135,9 @@ class ImageReader:
     # --- configuration that was set at run time --------------------------------------------------
 
     def _read_settings(self, stored: bytes, draft: ImageDraft) -> int:
-        seq, found = nodes.decode_settings(stored)
+        seq, found, features = nodes.decode_settings(stored)
+        if features != draft.features:
+            draft.features = features
         for owner, keys in found.items():
             known = draft.overrides.get(owner)
             if known is None or {**known.values, **known.unread} != keys:

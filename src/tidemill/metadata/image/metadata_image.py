@@ -17,6 +17,13 @@ from uuid import UUID
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
 from tidemill.core.min_isr import effective_min_isr
+from tidemill.metadata.features.feature_levels import (
+    BEFORE_FEATURES,
+    OLDER_SOFTWARE,
+    FinalizedLevels,
+    Software,
+    why_kept_out,
+)
 from tidemill.metadata.image.overrides import ConfigOwner, StoredOverrides
 from tidemill.metadata.image.topic_config import TopicConfig
 
@@ -71,6 +78,8 @@ class BrokerImage:
     """It is about to stop: it is given no leadership, and loses those that it has."""
     failed: bool = False
     """Its data directory is offline: it counts as dead, but says why."""
+    software: Software = OLDER_SOFTWARE
+    """What it runs, and which levels of features that supports."""
 
     @property
     def peer_endpoint(self) -> Endpoint:
@@ -229,6 +238,16 @@ class MetadataImage:
     """The names of views by that of their base, sorted."""
     overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
     """What was set at run time for brokers and groups; topics have theirs with them."""
+    features: FinalizedLevels = BEFORE_FEATURES
+
+    @property
+    def features_epoch(self) -> int:
+        """Clients keep the levels with the highest epoch that they have seen."""
+        return self.features.epoch if self.features.is_stored else self.controller_epoch
+
+    def why_kept_out(self, broker: BrokerImage) -> str | None:
+        """Why the controller does not let the broker in, whatever epoch it registers in."""
+        return why_kept_out(broker.broker_id, broker.software, self.features)
 
     @property
     def controller_id(self) -> int:
@@ -275,6 +294,7 @@ class Delta:
     controller_changed: bool = False
     overrides_changed: tuple[ConfigOwner, ...] = ()
     """Brokers and groups whose overrides are new, different or gone."""
+    features_changed: bool = False
 
     @property
     def empty(self) -> bool:
@@ -287,6 +307,7 @@ class Delta:
             or self.members_changed
             or self.controller_changed
             or self.overrides_changed
+            or self.features_changed
         )
 
 
@@ -322,4 +343,5 @@ def difference(before: MetadataImage, after: MetadataImage) -> Delta:
         controller_changed=(before.controller_broker_id, before.controller_epoch)
         != (after.controller_broker_id, after.controller_epoch),
         overrides_changed=changed_keys(before.overrides, after.overrides),
+        features_changed=before.features != after.features,
     )

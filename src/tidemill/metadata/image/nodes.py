@@ -6,7 +6,7 @@
     /head               the version of everything below (`head.py`)
     /pages/00..63       topics and their partitions (`page.py`)
     /members            the brokers that the controller has let in, by broker epoch
-    /settings           what was set at run time for brokers and groups
+    /settings           finalized levels of features; what was set at run time for brokers, groups
     /brokers/<id>       a live broker's address; ephemeral
     /broker_epoch       the last broker epoch given out
     /producer_ids       the first producer id not given out yet
@@ -18,13 +18,26 @@ Epochs and counters are values; the versions of nodes are for compare-and-set al
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX
 from tidemill.core.ids import ZERO_UUID
-from tidemill.core.limits import METADATA_PAGES
+from tidemill.core.limits import (
+    FEATURE_NAME_CHARS_MAX,
+    FEATURES_MAX,
+    METADATA_PAGES,
+    SOFTWARE_VERSION_CHARS_MAX,
+)
+from tidemill.metadata.features.feature_levels import (
+    BEFORE_FEATURES,
+    FEATURE_LEVEL_MAX,
+    OLDER_SOFTWARE,
+    FinalizedLevels,
+    LevelRange,
+    Software,
+)
 from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, SETTINGS
 from tidemill.metadata.image.metadata_image import BrokerImage, MemberImage, Return
@@ -46,6 +59,7 @@ __all__ = [
     "SETTINGS",
     "BadNode",
     "StoredController",
+    "StoredSettings",
     "broker_path",
     "decode_broker",
     "decode_cluster_id",
@@ -72,7 +86,11 @@ MIGRATION = "/migration"
 
 _FORM = 2
 """Of the whole: 1 had a node per topic and per partition (`format_1.py`)."""
+_WITHOUT_FEATURES, _WITH_FEATURES = 1, 2
+"""Formats of the settings. Software that knows no features does not read the second one, and what
+it cannot read it does not overwrite."""
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+_FEATURE_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{FEATURE_NAME_CHARS_MAX}}}\Z")
 _BROKER_PATH = re.compile(r"/brokers/(0|[1-9][0-9]{0,9})\Z")
 
 
@@ -150,6 +168,11 @@ def encode_broker(broker: BrokerImage) -> bytes:
         "unclean": broker.unclean,
         "leaving": broker.leaving,
         "failed": broker.failed,
+        "version": broker.software.version,
+        "features": {
+            name: {"from": levels.lowest, "to": levels.highest}
+            for name, levels in broker.software.ranges.items()
+        },
     }
     if broker.internal is not None:
         value["internal"] = {"host": broker.internal.host, "port": broker.internal.port}
@@ -172,7 +195,27 @@ def decode_broker(path: str, node: Node) -> BrokerImage:
         unclean=value.flag("unclean"),
         leaving=value.flag("leaving"),
         failed=value.flag("failed"),
+        software=_software(value) if value.has("features") else OLDER_SOFTWARE,
     )
+
+
+def _software(value: Fields) -> Software:
+    version = value.text("version")
+    if len(version) > SOFTWARE_VERSION_CHARS_MAX or not version.isprintable():
+        raise value.bad("not a version of the software")
+    ranges: dict[str, LevelRange] = {}
+    for name, found in value.named("features").items():
+        lowest = found.number("from", 0, FEATURE_LEVEL_MAX)
+        ranges[name] = LevelRange(lowest, found.number("to", lowest, FEATURE_LEVEL_MAX))
+    _check_feature_names(value, ranges)
+    return Software(version, ranges)
+
+
+def _check_feature_names(value: Fields, names: Collection[str]) -> None:
+    if len(names) > FEATURES_MAX:
+        raise value.bad(f"more than {FEATURES_MAX} features")
+    if not all(_FEATURE_NAME.match(name) for name in names):
+        raise value.bad("not the name of a feature")
 
 
 def _internal(value: Fields) -> Endpoint | None:
@@ -231,19 +274,44 @@ def _untold(value: Fields) -> dict[int, Return]:
     return found
 
 
-def settings_value(seq: int, overrides: Mapping[ConfigOwner, StoredOverrides]) -> dict[str, Any]:
-    """What is stored of the keys that were set at run time, by kind and name of their owner."""
+def settings_value(
+    seq: int,
+    overrides: Mapping[ConfigOwner, StoredOverrides],
+    features: FinalizedLevels = BEFORE_FEATURES,
+) -> dict[str, Any]:
+    """What is stored of finalized levels, and of keys that were set at run time, by their owner."""
     kinds: dict[str, dict[str, dict[str, str]]] = {kind: {} for kind in OwnerKind}
     for owner, stored in sorted(overrides.items()):
         kinds[owner.kind][owner.name] = {**stored.values, **stored.unread}
-    return {"seq": seq, **kinds}
+    value: dict[str, Any] = {"seq": seq, **kinds}
+    if features.is_stored:
+        value["v"] = _WITH_FEATURES
+        value["features"] = {"epoch": features.epoch, "levels": dict(features.levels)}
+    return value
 
 
-def decode_settings(stored: bytes) -> tuple[int, dict[ConfigOwner, dict[str, str]]]:
-    """The seq of the last change, and all keys by owner."""
-    value = stored_fields.load(SETTINGS, stored)
+@final
+class StoredSettings(NamedTuple):
+    """What is stored under /settings."""
+
+    seq: int
+    """Of the last change."""
+    overrides: dict[ConfigOwner, dict[str, str]]
+    features: FinalizedLevels
+
+
+def decode_settings(stored: bytes) -> StoredSettings:
+    value = stored_fields.load(SETTINGS, stored, (_WITHOUT_FEATURES, _WITH_FEATURES))
     found: dict[ConfigOwner, dict[str, str]] = {}
     for kind in OwnerKind:
         for name, keys in value.named(kind).items():
             found[ConfigOwner(kind, name)] = keys.all_texts()
-    return value.number("seq", 0, INT64_MAX), found
+    has_features = value.number("v", _WITHOUT_FEATURES, _WITH_FEATURES) == _WITH_FEATURES
+    features = _features(value.object("features")) if has_features else BEFORE_FEATURES
+    return StoredSettings(value.number("seq", 0, INT64_MAX), found, features)
+
+
+def _features(value: Fields) -> FinalizedLevels:
+    levels = value.named_numbers("levels", 0, FEATURE_LEVEL_MAX)
+    _check_feature_names(value, levels)
+    return FinalizedLevels(levels, value.number("epoch", 0, INT64_MAX))

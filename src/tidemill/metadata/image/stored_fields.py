@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Collection, Iterable
 from typing import Any, final
 from uuid import UUID
 
@@ -48,15 +49,15 @@ def pack(text: bytes) -> bytes:
     return text if len(text) <= NODE_PACKED_FROM_BYTES else zlib.compress(text, _ZLIB_LEVEL)
 
 
-def load(path: str, stored: bytes) -> Fields:
-    """The fields of a stored value; BadNode if it is not one of ours."""
+def load(path: str, stored: bytes, formats: Collection[int] = (_FORMAT,)) -> Fields:
+    """The fields of a stored value in one of these formats; BadNode if it is not one of ours."""
     try:
         value = json.loads(_inflated(path, stored).decode())
     except (ValueError, RecursionError):
         raise BadNode(path, "not JSON") from None
     if not isinstance(value, dict):
         raise BadNode(path, "not an object")
-    if value.get("v") != _FORMAT:
+    if value.get("v") not in formats:
         raise BadNode(path, "a format that this version does not know")
     return Fields(path, value)
 
@@ -124,6 +125,15 @@ class Fields:
         if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
             raise self.bad(f"{name} is not a map of texts")
         return found
+
+    def named_numbers(self, name: str, minimum: int, maximum: int) -> dict[str, int]:
+        """A map of numbers."""
+        found = self.object(name)
+        return {key: found.number(key, minimum, maximum) for key in found.names()}
+
+    def names(self) -> Iterable[str]:
+        """Of the fields."""
+        return self._value.keys()
 
     def all_texts(self) -> dict[str, str]:
         """The object itself, if it is a map of texts."""

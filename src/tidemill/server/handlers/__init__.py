@@ -15,6 +15,7 @@ from tidemill.server.handlers.cluster import (
     metadata,
     replica_log_ends,
     unregister_broker,
+    update_features,
 )
 from tidemill.server.handlers.data import (
     delete_records,
@@ -112,6 +113,7 @@ _LISTED: tuple[Handler, ...] = (
     alter_partition_reassignments.HANDLER,
     list_partition_reassignments.HANDLER,
     unregister_broker.HANDLER,
+    update_features.HANDLER,
     alter_replica_log_dirs.HANDLER,
     alter_partition.HANDLER,
     replica_log_ends.HANDLER,
@@ -125,6 +127,7 @@ _PASSED_ON: tuple[Handler, ...] = (
     elect_leaders.HANDLER,
     alter_partition_reassignments.HANDLER,
     unregister_broker.HANDLER,
+    update_features.HANDLER,
 )
 """What the controller does for all brokers."""
 

@@ -26,6 +26,7 @@ from tidemill.core.config.broker_config import BrokerConfig, broker_config
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.net import Net
 from tidemill.core.rng import SeededRng
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 from tidemill.storage.files.disk import Disk
 from tidemill.testing.manual_clock import SimClock
@@ -182,7 +183,7 @@ class SimWorld:
     def session(self, broker_id: int) -> SimCoord:
         return self._lives[broker_id].coord
 
-    async def start_broker(self, broker_id: int) -> None:
+    async def start_broker(self, broker_id: int, *, software: Software = THIS_SOFTWARE) -> None:
         """Start a broker's first or next life; it serves when this returns."""
         host = SimHost(host_name(broker_id))
         disk = self._disks.setdefault(broker_id, self._new_disk(broker_id))
@@ -205,6 +206,7 @@ class SimWorld:
             disk=disk if self._watch_disk is None else self._watch_disk(disk),
             rng=self._fork(),
             coord=coord,
+            software=software,
             watches_loop=self._watches_loop,
         )
         broker.on_failure(lambda: self._died(broker_id))

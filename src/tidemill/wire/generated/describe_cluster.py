@@ -91,6 +91,7 @@ class DescribeClusterBroker(Message):
         "broker_id",
         "host",
         "is_fenced",
+        "kept_out_because",
         "port",
         "rack",
     )
@@ -103,16 +104,19 @@ class DescribeClusterBroker(Message):
         port: int = 0,
         rack: str | None = None,
         is_fenced: bool = False,
+        kept_out_because: str = "",
     ) -> None:
         self.broker_id = broker_id
         self.host = host
         self.port = port
         self.rack = rack
         self.is_fenced = is_fenced
+        self.kept_out_because = kept_out_because
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
         self = _new(cls)
+        self.kept_out_because = ""
         (self.broker_id,) = r.fixed(_i)
         self.host = r.compact_string()
         (self.port,) = r.fixed(_i)
@@ -121,7 +125,14 @@ class DescribeClusterBroker(Message):
             (self.is_fenced,) = r.fixed(_t)
         else:
             self.is_fenced = False
-        r.skip_tags()
+        tag = -1
+        for _ in range(r.tag_count()):
+            tag, end = r.tag(tag)
+            if tag == 10000:
+                self.kept_out_because = r.compact_string()
+            else:
+                r.pos = end
+            r.end_tag(end)
         return self
 
     def write(self, w: Writer, version: int) -> None:
@@ -134,7 +145,12 @@ class DescribeClusterBroker(Message):
         w.compact_nullable_string(self.rack)
         if version >= 2:
             buf += _t.pack(self.is_fenced)
-        buf.append(0)
+        has_kept_out_because = bool(self.kept_out_because)
+        buf.append(has_kept_out_because)
+        if has_kept_out_because:
+            value = Writer()
+            value.compact_string(self.kept_out_because)
+            w.tagged(10000, value)
 
 
 @final

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE, THIS_SOFTWARE
 from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.metadata_image import BrokerImage, MemberImage
 from tidemill.metadata.image.nodes import BadNode
@@ -73,3 +76,45 @@ def test_S46_bad_paths_and_ids_are_bad_nodes():
         nodes.decode_members(b'{"v":1,"seq":1,"brokers":{"-1":{"epoch":1,"rack":""}}}')
     with pytest.raises(BadNode):
         nodes.decode_members(b'{"v":1,"seq":1,"brokers":{"1":5}}')
+
+
+# --- software and features in a registration -----------------------------------------------------
+
+
+def registration(**changed):
+    """The stored form of a registration, with some fields changed or, by None, left out."""
+    broker = BrokerImage(broker_id=4, epoch=8, host="h", port=9092, software=THIS_SOFTWARE)
+    value = {**json.loads(nodes.encode_broker(broker)), **changed}
+    kept = {name: one for name, one in value.items() if one is not None}
+    return Node(json.dumps(kept).encode(), 0)
+
+
+def test_a_registration_names_the_software_and_its_ranges():
+    assert nodes.decode_broker("/brokers/4", registration()).software == THIS_SOFTWARE
+
+
+def test_a_registration_without_features_is_one_of_the_software_before():
+    old = nodes.decode_broker("/brokers/4", registration(features=None, version=None))
+    assert old.software == OLDER_SOFTWARE
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"version": None},
+        {"version": 7},
+        {"version": "v" * 101},
+        {"version": "1\n2"},
+        {"features": []},
+        {"features": {"a": 1}},
+        {"features": {"a": {"from": 2, "to": 1}}},
+        {"features": {"a": {"from": -1, "to": 1}}},
+        {"features": {"a": {"from": 1, "to": 1 << 15}}},
+        {"features": {"a b": {"from": 1, "to": 1}}},
+        {"features": {"a" * 101: {"from": 1, "to": 1}}},
+        {"features": {f"f{n}": {"from": 1, "to": 1} for n in range(101)}},
+    ],
+)
+def test_S46_a_registration_with_damaged_features_is_bad(changed):
+    with pytest.raises(nodes.BadNode):
+        nodes.decode_broker("/brokers/4", registration(**changed))

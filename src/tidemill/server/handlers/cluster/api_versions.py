@@ -3,8 +3,8 @@
 Version 3 added the client's name and version, and feature levels. An unknown version is answered in
 the form of version 0 with the range of ApiVersions alone, so that the client can try again (T2).
 
-A feature is in the list exactly if it works here, at the one level that works: nothing raises or
-lowers a level, so the supported range and the finalized level are the same number.
+Supported ranges are those of this broker's software, finalized levels those of the cluster
+(`metadata/features/`). A feature whose level is 0 is off, and is not in the second list.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from struct import Struct
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.features.feature_levels import FinalizedLevels, Software
 from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Handler, refuse_with_error_code
 from tidemill.wire.api_keys import ApiKey
@@ -32,12 +33,8 @@ VERSIONS = (0, 4)
 _CLIENT_SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
 _V0_ANSWER = Struct(">iihihhh")
 FIRST_WITH_CLIENT_SOFTWARE = 3
-FEATURES = {
-    "group.version": 1,  # the consumer protocol (KIP-848)
-    "metadata.version": 30,  # 4.3-IV0, from which tools tell that this is like Kafka 4.3
-    "transaction.version": 2,  # an epoch for each transaction (KIP-890)
-}
-"""Kafka's names of features, with the level that this broker has."""
+FIRST_WITH_LEVEL_0 = 4
+"""Older Java clients fail at a supported range that begins with 0 (T13)."""
 
 
 def make_handler(others: Iterable[Handler]) -> Handler:
@@ -46,25 +43,20 @@ def make_handler(others: Iterable[Handler]) -> Handler:
     ranges = [(int(h.api_key), _advertised_min(h), h.versions[1]) for h in listed]
     ranges.append((int(ApiKey.API_VERSIONS), *VERSIONS))
     ranges.sort()
+    api_keys = [
+        ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in ranges
+    ]
 
     def handle(context: ClusterContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.version >= FIRST_WITH_CLIENT_SOFTWARE:
             _check_client_software(request)
+        image = context.image
+        lowest = 0 if context.version >= FIRST_WITH_LEVEL_0 else 1
         return ApiVersionsResponse(
-            api_keys=[
-                ApiVersion(api_key=key, min_version=low, max_version=high)
-                for key, low, high in ranges
-            ],
-            supported_features=[
-                SupportedFeatureKey(name=name, min_version=level, max_version=level)
-                for name, level in FEATURES.items()
-            ],
-            # Clients keep the features with the highest epoch that they have seen.
-            finalized_features_epoch=context.image.controller_epoch,
-            finalized_features=[
-                FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-                for name, level in FEATURES.items()
-            ],
+            api_keys=api_keys,
+            supported_features=_supported(context.services.cluster.software, lowest),
+            finalized_features_epoch=image.features_epoch,
+            finalized_features=_finalized(image.features),
         )
 
     return Handler(
@@ -77,6 +69,23 @@ def make_handler(others: Iterable[Handler]) -> Handler:
 
 def _advertised_min(handler: Handler) -> int:
     return handler.versions[0] if handler.advertised_min is None else handler.advertised_min
+
+
+def _supported(software: Software, lowest: int) -> list[SupportedFeatureKey]:
+    return [
+        SupportedFeatureKey(
+            name=name, min_version=max(lowest, levels.lowest), max_version=levels.highest
+        )
+        for name, levels in software.ranges.items()
+    ]
+
+
+def _finalized(features: FinalizedLevels) -> list[FinalizedFeatureKey]:
+    return [
+        FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in features.levels.items()
+        if level > 0
+    ]
 
 
 def _check_client_software(request: ApiVersionsRequest) -> None:

@@ -5,7 +5,8 @@ v1 the type of endpoint; v2 fenced brokers.
 Only brokers serve clients, so a request for controllers' endpoints gets MISMATCHED_ENDPOINT_TYPE.
 Addresses are those of the listener that received the request (T19).
 
-A broker that is registered and not let in yet is fenced; it is listed only if that is asked for.
+A broker that is registered and not let in is fenced; it is listed only if that is asked for. If its
+software is the reason, a field of our own says so.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ def _broker(context: ClusterContext, broker: BrokerImage, is_fenced: bool) -> De
         port=endpoint.port,
         rack=broker.rack or None,
         is_fenced=is_fenced,
+        kept_out_because=context.image.why_kept_out(broker) or "",
     )
 
 

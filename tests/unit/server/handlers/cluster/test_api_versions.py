@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.core.errors import ErrorCode
+from tidemill.metadata.features.level_changes import LevelChange, Way
 from tidemill.server.handlers import HANDLERS
 from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
@@ -47,34 +48,52 @@ def test_T12_the_offered_set_is_coherent_with_kafka_4(broker):
         assert last <= API_SPECS[key].version_max
 
 
-@pytest.mark.parametrize("version", [3, 4])
-def test_T13_exactly_the_features_that_work_are_advertised_and_finalized(broker, version):
+@pytest.mark.parametrize(("version", "lowest"), [(3, 1), (4, 0)])
+def test_T13_ranges_are_of_the_software_and_begin_with_0_from_version_4_on(broker, version, lowest):
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     answer = broker.call(request, version)
-    working = {
+    assert {(one.name, one.min_version, one.max_version) for one in answer.supported_features} == {
         ("metadata.version", 30, 30),
         ("group.version", 1, 1),
-        ("transaction.version", 2, 2),
+        ("tidemill.version", 1, 2),
+        ("transaction.version", lowest, 2),
     }
-    assert working == {
-        (one.name, one.min_version, one.max_version) for one in answer.supported_features
-    }
-    assert working == {
-        (one.name, one.min_version_level, one.max_version_level)
-        for one in answer.finalized_features
+    assert _finalized(answer) == {
+        "metadata.version": 30,
+        "group.version": 1,
+        "tidemill.version": 2,
+        "transaction.version": 2,
     }
     assert not answer.zk_migration_ready
 
 
-def test_T13_the_epoch_of_the_features_rises_with_each_controller(broker):
-    def epoch():
-        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-        return broker.call(request, 4).finalized_features_epoch
+def _finalized(answer):
+    for one in answer.finalized_features:
+        assert one.min_version_level == one.max_version_level
+    return {one.name: one.max_version_level for one in answer.finalized_features}
 
-    before = epoch()
-    assert before >= 0
+
+def _features(broker):
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    answer = broker.call(request, 4)
+    return answer.finalized_features_epoch, _finalized(answer)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_T13_a_lower_level_is_told_in_a_higher_epoch_and_0_is_not_listed(broker, level):
+    before, levels = _features(broker)
+    change = LevelChange("transaction.version", level, Way.SAFE_DOWNGRADE)
+    assert not broker.run(broker.cluster.change_levels([change]))
+    after, lowered = _features(broker)
+    assert after > before >= 0
+    kept = {name: one for name, one in levels.items() if name != "transaction.version"}
+    assert lowered == (kept | {"transaction.version": 1} if level else kept)
+
+
+def test_T13_the_epoch_stays_with_a_new_controller(broker):
+    before = _features(broker)
     broker.depose()
-    assert epoch() > before
+    assert _features(broker) == before
 
 
 def test_share_groups_are_not_advertised_until_they_work(broker):

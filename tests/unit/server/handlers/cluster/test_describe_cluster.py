@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.server.one_broker import ADVERTISED, OneBroker
 from tidemill.core.errors import ErrorCode
+from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE
 from tidemill.server.request.authorized_operations import NOT_REQUESTED
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
@@ -48,3 +49,13 @@ def test_T20_controllers_have_no_endpoints(broker, version):
     answer = broker.call(DescribeClusterRequest(endpoint_type=2), version)
     assert (answer.error_code, answer.brokers) == (ErrorCode.MISMATCHED_ENDPOINT_TYPE, [])
     assert answer.error_message
+
+
+def test_a_broker_that_its_software_keeps_out_is_fenced_and_says_why(broker):
+    broker.join_broker(7, software=OLDER_SOFTWARE)
+    answer = broker.call(DescribeClusterRequest(include_fenced_brokers=True), 2)
+    found = {one.broker_id: (one.is_fenced, one.kept_out_because) for one in answer.brokers}
+    why = "broker 7 runs an older version and lacks tidemill.version 2: upgrade it"
+    assert found == {1: (False, ""), 7: (True, why)}
+    listed = broker.call(DescribeClusterRequest(), 2).brokers
+    assert [one.broker_id for one in listed] == [1]
