@@ -5,7 +5,7 @@
 - A write that failed puts the image in doubt: before the next one everything is read again, after
   an unknown outcome was settled (`page_writer.py`).
 
-All methods are called with the cluster's lock held.
+All methods but `look_at` are called with the cluster's lock held.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class Controllership:
         self._all_unserved = True
         self._unserved: set[str] = set()
         """Topics that changed since the last election round; `_all_unserved` means all topics."""
+        self._heard_of: set[str] = set()
+        """Topics of whose logs more is known; that may happen while a round writes."""
         keeper.subscribe(self._follow)
         self.term: int | None = None
         """The version of the controller epoch's node since this broker is the controller, as far as
@@ -229,6 +231,8 @@ class Controllership:
         """Let brokers in, and bring partitions in line with those that live."""
         image, unread = self._image, self._keeper.unread_pages
         returned, awaited = returns(image), self._awaited(image)
+        self._unserved |= self._heard_of
+        self._heard_of.clear()
         topics = None
         if not self._all_unserved and not returned and not tellable_pages(image, unread):
             names = sorted(self._unserved & image.topics.keys())
@@ -249,8 +253,11 @@ class Controllership:
             self._look_again(self._former_leaders.forgotten_at(self._clock.monotonic()))
 
     def look_at(self, topics: Collection[str]) -> None:
-        """More is known of the logs of these topics: perhaps one can be elected now."""
-        self._unserved.update(topics)
+        """More is known of the logs of these topics: perhaps one can be elected now.
+
+        The only method that is called without the lock.
+        """
+        self._heard_of.update(topics)
         self._keeper.mark(nodes.BROKERS)
 
     async def _keep_up(self, term: int) -> None:
