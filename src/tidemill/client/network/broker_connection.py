@@ -248,7 +248,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         response = await self._ask_versions(version, timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             offered = (r.max_version for r in response.api_keys if r.api_key == ApiKey.API_VERSIONS)
-            version = min(next(offered, 0), version - 1)
+            version = max(0, min(next(offered, 0), version - 1))
             response = await self._ask_versions(version, timeout_s)
         check(response.error_code, f"{self.address} refuses to name its versions")
         self._versions = {offer.api_key: offer for offer in response.api_keys}
