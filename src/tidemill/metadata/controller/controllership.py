@@ -11,7 +11,7 @@ All methods but `look_at` are called with the cluster's lock held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import final
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import RETURNS_WAIT_S
+from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
@@ -62,6 +63,9 @@ from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 __all__ = ["Controllership"]
 
 log = logging.getLogger(__name__)
+
+PARTITIONS_PER_SLICE = 500
+"""Partitions of an election round that are decided in one slice of the loop: about 10 ms."""
 
 
 @final
@@ -233,18 +237,19 @@ class Controllership:
         returned, awaited = returns(image), self._awaited(image)
         self._unserved |= self._heard_of
         self._heard_of.clear()
-        topics = None
+        topics: Collection[TopicImage] = image.topics.values()
         if not self._all_unserved and not returned and not tellable_pages(image, unread):
-            names = sorted(self._unserved & image.topics.keys())
-            topics = [image.topics[name] for name in names]
-        changes = reconcile(
-            image,
-            topics,
-            returned=returned,
-            waited_for=awaited,
-            led_lately=self._led_lately,
-            told=self._told,
-        )
+            topics = [image.topics[name] for name in sorted(self._unserved & image.topics.keys())]
+        changes: list[PartitionChange] = []
+        async for some in _slices(topics):
+            changes += reconcile(
+                image,
+                some,
+                returned=returned,
+                waited_for=awaited,
+                led_lately=self._led_lately,
+                told=self._told,
+            )
         self._report_new_disks(returned)
         await self.change_partitions(changes, term=term, members=let_in(image, unread))
         self._all_unserved = bool(awaited)
@@ -389,6 +394,20 @@ class Controllership:
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
+
+
+async def _slices(topics: Iterable[TopicImage]) -> AsyncIterator[list[TopicImage]]:
+    """Topics of so many partitions as are decided in one slice of the loop (S11)."""
+    some: list[TopicImage] = []
+    size = 0
+    for topic in topics:
+        some.append(topic)
+        size += len(topic.own_partitions)
+        if size >= PARTITIONS_PER_SLICE:
+            yield some
+            some, size = [], 0
+            await next_turn()
+    yield some
 
 
 def _tell(what: str, refusals: Sequence[KafkaError | None]) -> None:
