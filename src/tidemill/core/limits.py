@@ -248,6 +248,8 @@ LOG_END_WAIT_S = 5.0
 """How long a replica may take to say where its log ends before an election goes on without it."""
 LOG_END_QUESTIONS_MAX = 5_000
 """Partitions that one request asks a broker about; more wait for the next one."""
+ISR_PROPOSALS_MAX = 2_000
+"""In-sync sets that one request proposes; more wait for the next one."""
 FORMER_LEADER_KEPT_S = 6.0
 """How long a living broker that lost a leadership stays a replica: a session of the store."""
 MOVES_PER_BROKER_MAX = 4

@@ -1,8 +1,9 @@
 """Asks the controller for other in-sync sets: without those that lag, with those that caught up.
 
 All led partitions are looked at twice a second, and soon after a follower has caught up. What they
-want goes to the controller in one request, one at a time (H13). A request without an answer leaves
-every proposal in it unsettled: `in_sync.py` counts it as made until its outcome is known.
+want goes to the controller in one request, one at a time (H13); what is too much for one request
+waits for the next, which begins with it. A request without an answer leaves every proposal in it
+unsettled: `in_sync.py` counts it as made until its outcome is known.
 
 Here also marks go on that stood still while this broker had no lease and no vouches.
 """
@@ -16,6 +17,7 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.limits import ISR_PROPOSALS_MAX
 from tidemill.core.loop.pacing import Pacer
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
@@ -54,6 +56,8 @@ class IsrProposals:
         self._clock = clock
         self._lease = lease
         self._wakeup = asyncio.Event()
+        self._first = 0
+        """Which partition is looked at first: the one that the last request had no room for."""
         replicas.candidate_came = self._wakeup.set
 
     async def run(self) -> None:
@@ -85,6 +89,8 @@ class IsrProposals:
                 _take_answer(partition, proposal, answers[index])
             else:
                 partition.isr_unanswered(proposal)
+        if answers and self._first:
+            self._wakeup.set()
 
     async def _ask(self, proposals: Sequence[IsrProposal]) -> Sequence[IsrAnswer]:
         """A controller may take long to answer, or to be found; marks must not wait for that."""
@@ -116,13 +122,20 @@ class IsrProposals:
 
     async def _collect(self) -> list[tuple[Partition, IsrProposal]]:
         """At most one proposal for each partition."""
-        sent = []
+        sent: list[tuple[Partition, IsrProposal]] = []
         pacer = Pacer(PARTITIONS_PER_SLICE)
-        for partition in list(self._replicas):
+        partitions = list(self._replicas)
+        first, self._first = self._first, 0
+        for index in (*range(first, len(partitions)), *range(min(first, len(partitions)))):
             await pacer.step()
-            now = self._clock.monotonic()
+            partition, now = partitions[index], self._clock.monotonic()
             partition.review_marks(now=now)
-            proposal = partition.try_propose_isr(now=now) if partition.has_followers else None
+            if not partition.has_followers:
+                continue
+            if len(sent) == ISR_PROPOSALS_MAX:
+                self._first = self._first or index
+                continue
+            proposal = partition.try_propose_isr(now=now)
             if proposal is not None:
                 sent.append((partition, proposal))
         return sent

@@ -13,7 +13,10 @@ from tests.unit.metadata.three_brokers import TOPIC, partition, propose, three_b
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
+from tidemill.metadata.controller import controllership
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
+from tidemill.metadata.controller.controllership import PARTITIONS_PER_SLICE
+from tidemill.metadata.controller.decisions import reconcile
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import DeletedTopic
 from tidemill.metadata.image.topic_config import AlterOp
@@ -450,3 +453,30 @@ def test_preferred_leaders_are_elected_on_request(run):
         assert refusal.code is ErrorCode.ELECTION_NOT_NEEDED
 
     run(scenario())
+
+
+def test_S11_a_return_that_concerns_many_partitions_is_decided_in_slices(run, monkeypatch):
+    """A loop that stands still for a long round makes peers take the controller for hung."""
+    sizes: list[int] = []
+
+    def counted(image, topics, **options):
+        sizes.append(sum(len(one.own_partitions) for one in topics))
+        return reconcile(image, topics, **options)
+
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        many = {index: [1, 2, 0] for index in range(PARTITIONS_PER_SLICE // 2)}
+        specs = [TopicSpec(name=f"many-{number}", assignments=many) for number in range(5)]
+        await clusters[0].create_topics(specs)
+        await small.catch_up()
+        monkeypatch.setattr(controllership, "reconcile", counted)
+        small.crash(1)
+        await small.catch_up()
+        image = clusters[0].image
+        assert all(
+            one.leader == 2 for name in image.topics for one in image.topics[name].partitions
+        )
+
+    run(scenario())
+    assert max(sizes) < 2 * PARTITIONS_PER_SLICE
+    assert sum(sizes) > 2 * PARTITIONS_PER_SLICE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.unit.metadata.small_cluster import SmallCluster
 from tests.unit.metadata.three_brokers import TOPIC, partition, three_brokers
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -181,3 +183,38 @@ async def ask_for_any_leader(small: SmallCluster, controller: Cluster) -> None:
     (refusal,) = await controller.elect_leaders([ORDERS], unclean=True)
     assert refusal is None
     await small.catch_up()
+
+
+def test_I16_an_answer_that_comes_while_the_controller_writes_is_not_forgotten(run):
+    """With many partitions the last answers come while those before them lead to elections."""
+
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        await clusters[0].create_topics([replace(TOPIC, name="other")])
+        await small.catch_up()
+        for broker_id in (1, 2, 0):
+            small.crash(broker_id)
+        await small.start(0, 1, 2, unclean=True)
+        controller, coord = small.members[0].cluster, small.members[0].coord
+        replicas = Replicas(b0=(0, 5), b1=(0, 4), b2=(0, 7))
+        late, write = controller.image.topics["t"].topic_id, coord.multi
+
+        async def ask_but_for_one(broker_id: int, questions: list[LogEndQuestion]):
+            answers = await replicas.ask(broker_id, questions)
+            return {one: end for one, end in answers.items() if one.topic_id != late}
+
+        async def write_while_the_last_answers(ops):
+            coord.multi = write
+            controller.survey.ask = replicas.ask
+            await controller.survey.look()
+            await write(ops)
+
+        controller.survey.ask = ask_but_for_one
+        await controller.survey.look()
+        coord.multi = write_while_the_last_answers
+        await small.catch_up()
+        assert controller.survey.ask == replicas.ask
+        assert controller.image.topics["other"].partitions[0].leader == 2
+        assert partition(controller).leader == 2
+
+    run(scenario())

@@ -112,12 +112,14 @@ async def test_an_answer_from_before_the_leaders_next_epoch_is_not_applied():
     assert bench.partitions[0].log.log_end_offset == 0
 
 
+@pytest.mark.parametrize("code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 9_999])
 @simulated
-async def test_a_session_that_the_leader_does_not_know_ends_the_connection():
+async def test_an_answer_that_refuses_everything_ends_the_connection(code):
+    """A session that the leader does not know, or a code of a later version."""
     bench = Bench(log())
     step = asyncio.ensure_future(bench.lane._fetch_once(bench.connection))  # type: ignore[arg-type]
     await turns()
-    bench.connection.answer_all([], int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+    bench.connection.answer_all([], int(code))
     with pytest.raises(KafkaError):
         await step
 

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Lease, append, fetched, image
 from tests.unit.replication.test_replica_manager import Place, topic
+from tidemill.client.network.errors import ConnectionLost
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.ids import TopicId
+from tidemill.core.limits import ISR_PROPOSALS_MAX
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
+from tidemill.replication import isr_proposals
 from tidemill.replication.isr_proposals import LOOK_INTERVAL_S, IsrProposals
+from tidemill.replication.isr_sender import IsrSender
 from tidemill.replication.led_replicas import LAG_S_MAX
+from tidemill.wire.message import Message
+from tidemill.wire.primitives import Reader, Writer
 
 
 class Controller:
@@ -68,6 +78,51 @@ def test_H13_all_proposals_of_a_broker_go_out_in_one_request(run):
     assert [one.isr for one in bench.partitions] == [(OWN, SECOND), (OWN,), (OWN, SECOND)]
     run(bench.proposals.look())
     assert len(bench.controller.requests) == 1
+
+
+def test_what_one_request_has_no_room_for_goes_out_first_in_the_next(run, monkeypatch):
+    """A request with more elements than brokers read would never be answered."""
+    monkeypatch.setattr(isr_proposals, "ISR_PROPOSALS_MAX", 2)
+    bench = Bench()
+    bench.catch_up(0, 1, 2)
+    bench.controller.error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "slow")
+    for _ in range(3):
+        run(bench.proposals.look())
+    sent = [[one.partition for one in request] for request in bench.controller.requests]
+    assert sent == [[0, 1], [2, 0], [1, 2]]
+
+
+class LinkOfBytes:
+    """Reads what is sent as a broker does, and never answers."""
+
+    def __init__(self) -> None:
+        self.read: list[Message] = []
+
+    async def request(self, message: Message, _type: object, *, version: int, timeout_s: float):
+        writer = Writer()
+        message.write(writer, version)
+        reader = Reader(memoryview(b"".join(writer.chunks())))
+        self.read.append(type(message).read(reader, version))
+        raise ConnectionLost("not a broker")
+
+
+def test_S4_the_longest_request_has_no_more_elements_than_a_broker_reads(run):
+    replicas = 30
+    longest = [
+        IsrProposal(
+            topic_id=TopicId(UUID(int=index)),
+            partition=0,
+            leader_epoch=1,
+            partition_epoch=1,
+            isr=tuple((broker_id, 1) for broker_id in range(replicas)),
+        )
+        for index in range(ISR_PROPOSALS_MAX)
+    ]
+    link: Any = LinkOfBytes()
+    cluster: Any = SimpleNamespace(broker_id=OWN, broker_epoch=1, is_controller=False)
+    with pytest.raises(KafkaError):
+        run(IsrSender(cluster, link).send(longest))
+    assert len(link.read) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import click
 
 from tidemill.cli.config_file import read_config_file
 from tidemill.cli.process_tuning import freeze_start_up, raise_descriptor_limit, tune_process
+from tidemill.cli.supervising.broker_log import BrokerLog
 from tidemill.cli.supervising.broker_plan import (
     BROKERS_MAX,
     BrokerPlan,
@@ -187,7 +188,7 @@ def _run_several(plans: Sequence[BrokerPlan], facts: str, *, warning: str) -> No
 
 
 def _run_one(config: BrokerConfig, *, warning: str, standby: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = BrokerLog(sys.stderr.fileno())
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     if warning:

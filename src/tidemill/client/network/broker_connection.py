@@ -212,11 +212,18 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._transport.close()
         self._end(ConnectionClosed(f"connection to {self.address} was closed"))
 
-    async def wait_room(self) -> None:
-        """Wait until a request may be sent, or the connection has ended."""
-        while self._fault is None and not self.has_room:
-            self._room.clear()
-            await self._room.wait()
+    async def wait_room(self, timeout_s: float | None = None) -> None:
+        """Wait until a request may be sent, or the connection has ended.
+
+        A peer that makes no room in time ends it: where nothing is answered, nothing else would.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._fault is None and not self.has_room:
+                    self._room.clear()
+                    await self._room.wait()
+        except TimeoutError:
+            self._end(RequestTimedOut(f"{self.address} took nothing within {timeout_s} s"))
 
     def _check_usable(self) -> None:
         if self._fault is not None:
@@ -241,7 +248,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         response = await self._ask_versions(version, timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             offered = (r.max_version for r in response.api_keys if r.api_key == ApiKey.API_VERSIONS)
-            version = min(next(offered, 0), version - 1)
+            version = max(0, min(next(offered, 0), version - 1))
             response = await self._ask_versions(version, timeout_s)
         check(response.error_code, f"{self.address} refuses to name its versions")
         self._versions = {offer.api_key: offer for offer in response.api_keys}

@@ -5,13 +5,13 @@
 - A write that failed puts the image in doubt: before the next one everything is read again, after
   an unknown outcome was settled (`page_writer.py`).
 
-All methods are called with the cluster's lock held.
+All methods but `look_at` are called with the cluster's lock held.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import final
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import RETURNS_WAIT_S
+from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
@@ -64,6 +65,9 @@ from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 __all__ = ["Controllership"]
 
 log = logging.getLogger(__name__)
+
+PARTITIONS_PER_SLICE = 500
+"""Partitions of an election round that are decided in one slice of the loop: about 10 ms."""
 
 
 @final
@@ -114,6 +118,8 @@ class Controllership:
         self._all_unserved = True
         self._unserved: set[str] = set()
         """Topics that changed since the last election round; `_all_unserved` means all topics."""
+        self._heard_of: set[str] = set()
+        """Topics of whose logs more is known; that may happen while a round writes."""
         keeper.subscribe(self._follow)
         self.term: int | None = None
         """The version of the controller epoch's node since this broker is the controller, as far as
@@ -236,18 +242,21 @@ class Controllership:
         """Let brokers in, and bring partitions in line with those that live."""
         image, unread = self._image, self._keeper.unread_pages
         returned, awaited = returns(image), self._awaited(image)
-        topics = None
+        self._unserved |= self._heard_of
+        self._heard_of.clear()
+        topics: Collection[TopicImage] = image.topics.values()
         if not self._all_unserved and not returned and not tellable_pages(image, unread):
-            names = sorted(self._unserved & image.topics.keys())
-            topics = [image.topics[name] for name in names]
-        changes = reconcile(
-            image,
-            topics,
-            returned=returned,
-            waited_for=awaited,
-            led_lately=self._led_lately,
-            told=self._told,
-        )
+            topics = [image.topics[name] for name in sorted(self._unserved & image.topics.keys())]
+        changes: list[PartitionChange] = []
+        async for some in _slices(topics):
+            changes += reconcile(
+                image,
+                some,
+                returned=returned,
+                waited_for=awaited,
+                led_lately=self._led_lately,
+                told=self._told,
+            )
         self._report_new_disks(returned)
         self._report_kept_out(image)
         await self.change_partitions(changes, term=term, members=let_in(image, unread))
@@ -257,8 +266,11 @@ class Controllership:
             self._look_again(self._former_leaders.forgotten_at(self._clock.monotonic()))
 
     def look_at(self, topics: Collection[str]) -> None:
-        """More is known of the logs of these topics: perhaps one can be elected now."""
-        self._unserved.update(topics)
+        """More is known of the logs of these topics: perhaps one can be elected now.
+
+        The only method that is called without the lock.
+        """
+        self._heard_of.update(topics)
         self._keeper.serve_again()
 
     async def _keep_up(self, term: int) -> None:
@@ -418,6 +430,20 @@ class Controllership:
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
+
+
+async def _slices(topics: Iterable[TopicImage]) -> AsyncIterator[list[TopicImage]]:
+    """Topics of so many partitions as are decided in one slice of the loop (S11)."""
+    some: list[TopicImage] = []
+    size = 0
+    for topic in topics:
+        some.append(topic)
+        size += len(topic.own_partitions)
+        if size >= PARTITIONS_PER_SLICE:
+            yield some
+            some, size = [], 0
+            await next_turn()
+    yield some
 
 
 def _tell(what: str, refusals: Sequence[KafkaError | None]) -> None:

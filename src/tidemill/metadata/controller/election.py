@@ -180,8 +180,8 @@ def who_must_tell(
     elif certain or not set(partition.suspects) <= set(candidates):
         asked = []  # somebody is waited for, and may be certain then
     else:
-        asked = [one for one in candidates if one in partition.suspects]
-    return asked if len(asked) > 1 else []
+        asked = candidates if partition.suspects else []
+    return asked if len(partition.replicas) > 1 else []
 
 
 def _best_suspect(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
@@ -191,7 +191,16 @@ def _best_suspect(partition: PartitionImage, candidates: Sequence[int], told: Lo
     suspects = partition.suspects or (partition.last_known_leader,)
     if not set(suspects) <= set(candidates):
         return NO_LEADER
-    return _longest(partition, [one for one in candidates if one in suspects], told)
+    likely = [one for one in candidates if one in suspects]
+    if partition.suspects and len(partition.replicas) > 1:
+        if not set(likely) <= told.ends.keys():
+            return NO_LEADER
+        if all(told.ends[one].is_of_nothing for one in likely):
+            # A log that was lost with its disk looks like this: whoever has something has more.
+            likely = list(partition.replicas)
+            if not set(likely) <= told.ends.keys():
+                return NO_LEADER
+    return _longest(partition, likely, told)
 
 
 def _longest(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:

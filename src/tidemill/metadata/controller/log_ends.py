@@ -27,6 +27,11 @@ class LogEnd(NamedTuple):
     """The leader epoch of the last record."""
     end_offset: int
 
+    @property
+    def is_of_nothing(self) -> bool:
+        """No record was ever in this log; it may have been made in the place of one that is lost."""
+        return self.end_offset == 0
+
 
 @final
 class LogEndQuestion(NamedTuple):

@@ -68,16 +68,16 @@ def _check_target(
     if missing:
         detail = f"broker {missing[0]} is not live, or is being drained"
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
-    best = _best_copies(partition)
-    if best and best <= set(partition.adding).difference(target, {partition.leader}):
-        detail = "only replicas that would go have everything: what they have would be lost"
+    going = set(partition.adding).difference(target, {partition.leader})
+    certain = {*partition.isr, *partition.elr}
+    if certain <= going and going.intersection(certain or _unsure(partition)):
+        detail = "replicas that would go may alone have everything: it would be lost"
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
 
 
-def _best_copies(partition: PartitionImage) -> set[int]:
-    """Who has everything; where nobody is certain to, who is elected next (`election.py`)."""
-    unsure = {*partition.suspects, partition.last_known_leader}.intersection(partition.replicas)
-    return {*partition.isr, *partition.elr} or unsure
+def _unsure(partition: PartitionImage) -> Collection[int]:
+    """Where nobody is certain to have everything: who is elected next, the longest log of them."""
+    return partition.suspects or (partition.last_known_leader,)
 
 
 def cancelled(

@@ -23,7 +23,7 @@ from typing import final
 from uuid import UUID
 
 from tidemill.client.network.broker_connection import BrokerConnection
-from tidemill.client.network.errors import ClientError
+from tidemill.client.network.errors import ClientError, error_code
 from tidemill.core.byte_rate import ByteRate
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -220,7 +220,7 @@ class FetchLane:
     def _take_in(self, response: FetchResponse) -> int:
         """Apply an answer; the size of its records. KafkaError if the session has ended."""
         if response.error_code:
-            raise KafkaError(ErrorCode(response.error_code))
+            raise KafkaError(error_code(response.error_code))
         self._answered_at = self._services.clock.boottime()
         self._services.lost_leaders.reached(self._leader_id)
         answer = self.round.answered(response.session_id)

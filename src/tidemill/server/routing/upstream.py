@@ -137,7 +137,7 @@ class Upstream:
     async def _send(self, asked: _Asked) -> None:
         """Write one request; what is raised from here means that nothing was sent."""
         connection = await self._connected()
-        await connection.wait_room()
+        await connection.wait_room(asked.timeout_s)
         if asked.response_type is None:
             connection.send_unanswered_nowait(asked.request, version=asked.version)
             asked.answer.set_result(None)

@@ -74,6 +74,19 @@ def test_T2_negotiation_falls_back_to_the_version_that_the_broker_names(known):
     assert cluster_id == "fake"
 
 
+def test_a_peer_that_names_a_version_that_cannot_be_is_refused():
+    """Whatever listens behind a broker's address must not end the one that asks."""
+
+    async def scenario():
+        cluster = FakeCluster()
+        cluster.brokers[1].version_max[ApiKey.API_VERSIONS] = -1
+        with pytest.raises(KafkaError) as refusal:
+            await connect(cluster)
+        return refusal.value.code
+
+    assert run_virtually(scenario()) is ErrorCode.UNSUPPORTED_VERSION
+
+
 def test_an_api_that_the_broker_does_not_offer_is_refused_before_it_is_sent():
     async def scenario():
         cluster = FakeCluster()

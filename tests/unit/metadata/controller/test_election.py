@@ -216,7 +216,7 @@ def test_I12_a_suspect_that_is_down_or_silent_is_waited_for():
     silent = LogEnds({0: LogEnd(4, 9)}, silent={1})
     assert with_live_brokers(waiting, live(0, 1, 2), TWO, silent) == waiting
     assert who_must_tell(waiting, {0, 2}, TWO) == []
-    assert who_must_tell(waiting, {0, 1, 2}, TWO) == [0, 1]
+    assert who_must_tell(waiting, {0, 1, 2}, TWO) == [0, 1, 2]
 
 
 def test_a_topic_that_allows_unclean_elections_waits_for_no_suspect_that_is_down():
@@ -235,9 +235,30 @@ def test_a_topic_that_allows_unclean_elections_waits_for_no_silent_suspect():
     assert with_live_brokers(waiting, live(0, 1, 2), UNCLEAN, silent).leader == 0
 
 
-def test_a_single_suspect_is_not_asked():
-    assert who_must_tell(suspected(1), {0, 1, 2}, TWO) == []
-    assert with_live_brokers(suspected(1), live(0, 1, 2), TWO).leader == 1
+def test_a_single_suspect_leads_once_it_has_told_that_it_has_something():
+    assert who_must_tell(suspected(1), {0, 1, 2}, TWO) == [0, 1, 2]
+    assert with_live_brokers(suspected(1), live(0, 1, 2), TWO) == suspected(1)
+    told = ends(b0=(4, 12), b1=(4, 3))
+    assert with_live_brokers(suspected(1), live(0, 1), TWO, told).leader == 1
+
+
+def test_I1_a_suspect_whose_log_has_nothing_does_not_lead_before_all_replicas_have_told():
+    waiting, empty = suspected(1), {"b1": (-1, 0)}
+    for told in (ends(**empty), ends(**empty, b0=(4, 12))):
+        assert with_live_brokers(waiting, live(0, 1), TWO, told) == waiting
+    told = ends(**empty, b0=(4, 12), b2=(4, 9))
+    assert with_live_brokers(waiting, live(0, 1, 2), TWO, told).leader == 0
+
+
+def test_a_partition_without_any_record_goes_on_when_all_replicas_have_told():
+    nothing = ends(b0=(-1, 0), b1=(-1, 0), b2=(-1, 0))
+    assert with_live_brokers(suspected(1), live(0, 1, 2), TWO, nothing).leader in {0, 1, 2}
+
+
+def test_the_only_replica_is_not_asked():
+    alone = replace(suspected(1), replicas=(1,))
+    assert who_must_tell(alone, {1}, ONE) == []
+    assert with_live_brokers(alone, live(1), ONE).leader == 1
 
 
 def test_whoever_is_certain_leads_although_there_are_suspects():

@@ -58,8 +58,15 @@ def test_I1_a_new_replica_that_alone_may_have_everything_is_not_dropped(suspects
     before = replace(moving(isr=(), leader=-1), suspects=suspects, last_known_leader=last_leader)
     assert refusal(reassigned, before, (0, 1), ALL, 2) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert 3 in reassigned(before, (3, 0), ALL, 2).replicas
-    kept = replace(before, suspects=(3, 0))
-    assert 3 not in reassigned(kept, (0, 1), ALL, 2).replicas
+    others = replace(before, suspects=(0,))
+    assert 3 not in reassigned(others, (0, 1), ALL, 2).replicas
+
+
+def test_I1_no_suspect_is_dropped_before_it_has_told_where_its_log_ends():
+    """The longest log of several leads: a single one that is left would not even be asked."""
+    before = replace(moving(isr=(), leader=-1), suspects=(3, 0))
+    assert refusal(reassigned, before, (0, 1), ALL, 2) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert 3 in reassigned(before, (3, 0), ALL, 2).replicas
 
 
 def test_another_order_of_the_same_replicas_is_no_move():
