@@ -314,7 +314,7 @@ def after_return(partition: PartitionImage, broker_id: int, how: Return) -> Part
     if how is Return.UNCLEAN:
         suspects += (broker_id,)
     partition = replace(partition, isr=isr, elr=elr, suspects=suspects)
-    if not isr and not elr and suspects == (broker_id,):
+    if suspects and len(partition.replicas) == 1:
         return _led_by_suspect(partition, broker_id)
     if partition.leader != broker_id:
         return partition

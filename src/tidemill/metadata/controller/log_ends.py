@@ -29,7 +29,7 @@ class LogEnd(NamedTuple):
 
     @property
     def is_of_nothing(self) -> bool:
-        """No record was ever in this log; it may have been made in the place of one that is lost."""
+        """No record was ever in it: it may have been made in the place of a log that is lost."""
         return self.end_offset == 0
 
 

@@ -152,8 +152,12 @@ def test_I14_an_unclean_leader_resigns_if_others_are_in_sync():
     assert state(after_return(waiting, 0, Return.UNCLEAN)) == (-1, 5, (), (1,))
 
 
-def test_the_only_in_sync_replica_leads_in_a_new_epoch_after_an_unclean_stop():
-    assert state(after_return(partition(0, isr=(0,)), 0, Return.UNCLEAN)) == (0, 5, (0,), ())
+def test_the_only_in_sync_replica_is_a_suspect_after_an_unclean_stop_if_there_are_others():
+    after = after_return(partition(0, isr=(0,)), 0, Return.UNCLEAN)
+    assert (state(after), after.suspects) == ((-1, 5, (), ()), (0,))
+
+
+def test_the_only_replica_leads_in_a_new_epoch_after_an_unclean_stop():
     alone = replace(new_partition((0,)), leader_epoch=7)
     assert state(after_return(alone, 0, Return.UNCLEAN)) == (0, 8, (0,), ())
 
