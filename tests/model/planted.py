@@ -7,23 +7,19 @@ says the steps that lead to the broken promise.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from tests.model import in_sync_model, reassignment_model, replica_model
-from tests.model.exploration import Broken
 from tests.model.in_sync_model import Rules
 from tests.model.reassignment_model import MoveRules
 from tests.model.replica_model import NEVER, SOMETIME, Budget, World
-from tidemill.testing.mutants import MUTANTS
+from tests.support.planted_bugs import find_planted
 
 __all__ = ["HUNTS", "find_in_model"]
 
 STATES_MAX = 100_000
-ROOT = Path(__file__).parents[2]
 
 _replicas = partial(replica_model.explore, states_max=STATES_MAX)
 _sets = partial(in_sync_model.explore, Rules.real(), states_max=STATES_MAX)
@@ -87,21 +83,8 @@ HUNTS: dict[str, Hunt] = {
 
 
 def find_in_model(name: str) -> str:
-    """The steps that lead to a broken promise while the bug is planted; empty: it was not found.
-
-    Compiled code takes no bug: then in a process of its own, which runs the sources.
-    """
-    if not MUTANTS[name].is_plantable:
-        command = [sys.executable, "-m", "tests.support.interpreted", "tests.model.planted", name]
-        return subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip()
-    with MUTANTS[name].planted():
-        try:
-            HUNTS[name]()
-        except Broken as broken:
-            return str(broken)
-    return ""
+    """The steps that lead to a broken promise while the bug is planted; empty: it was not found."""
+    return find_planted(name, HUNTS[name], "tests.model.planted")
 
 
 if __name__ == "__main__":
