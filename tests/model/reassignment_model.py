@@ -13,7 +13,7 @@ Checked in every state:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -74,10 +74,9 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MoveRules:
-    """The decisions; a mutant replaces one of them."""
+    """What a topic says."""
 
     min_isr: int = 1
-    advanced: Callable[..., PartitionImage] = advanced
 
 
 def _with(values: tuple[Any, ...], index: int, value: object) -> tuple[Any, ...]:
@@ -149,7 +148,7 @@ class Model:
         live, minimum = self._live(state), self._rules.min_isr
         after = with_live_brokers(state.image, live, ElectionRules(minimum))
         if after.leader == state.image.leader:
-            after = self._rules.advanced(after, live, minimum, self._led_lately(state))
+            after = advanced(after, live, minimum, self._led_lately(state))
         if after != state.image:
             yield f"decided {_told(after)}", self._decided(state, after)
 
