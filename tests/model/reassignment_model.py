@@ -1,9 +1,9 @@
 """All interleavings of a small cluster whose replicas are moved, with the real decisions in it.
 
 Three brokers, of which some have the partition at first. Somebody moves the replicas and may change
-their mind; brokers die in between and come back with their logs; all of them hear late of what the
-controller has decided. A broker that loses its replica deletes its log. Proposals of in-sync sets
-arrive at once: `in_sync_model.py` has those that do not.
+their mind; brokers die in between and come back with their logs, or are about to stop; all of them
+hear late of what the controller has decided. A broker that loses its replica deletes its log.
+Proposals of in-sync sets arrive at once: `in_sync_model.py` has those that do not.
 
 Checked in every state:
 
@@ -13,9 +13,10 @@ Checked in every state:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from tests.model.exploration import Broken, visit_all
 from tidemill.core.errors import KafkaError
@@ -26,12 +27,14 @@ from tidemill.metadata.controller.election import (
     new_partition,
     with_live_brokers,
 )
+from tidemill.metadata.controller.former_leaders import FormerLeaders
 from tidemill.metadata.controller.reassignment import advanced, cancelled, reassigned
 from tidemill.metadata.image.metadata_image import PartitionImage
 
 __all__ = ["Broken", "Budget", "MoveRules", "explore"]
 
 IDS = (0, 1, 2)
+TOPIC_ID = UUID(int=7)
 UNKNOWN = -1
 Log = tuple[int, ...]
 """The epochs of the records: one leader per epoch, so offset and epoch name a record."""
@@ -45,6 +48,8 @@ class Budget(NamedTuple):
     targets: Targets
     appends: int = 1
     crashes: int = 1
+    stops: int = 0
+    """Brokers that say that they are about to stop."""
 
 
 class View(NamedTuple):
@@ -63,14 +68,15 @@ class State(NamedTuple):
     """None: the broker is dead."""
     promised: Log
     budget: Budget
+    leaving: frozenset[int] = frozenset()
+    """Who is about to stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRules:
-    """The decisions; a mutant replaces one of them."""
+    """What a topic says."""
 
     min_isr: int = 1
-    advanced: Callable[..., PartitionImage] = advanced
 
 
 def _with(values: tuple[Any, ...], index: int, value: object) -> tuple[Any, ...]:
@@ -92,6 +98,7 @@ class Model:
                 yield f"{broker} returns", self._heard(state, broker)
                 continue
             yield from self._die(state, broker)
+            yield from self._leave(state, broker)
             if view.image.partition_epoch < state.image.partition_epoch:
                 yield f"{broker} hears", self._heard(state, broker)
             if view.image.leader == broker:
@@ -104,17 +111,20 @@ class Model:
 
     def _live(self, state: State) -> Live:
         ids = frozenset(one for one in IDS if state.views[one] is not None)
-        return Live(ids, ids)
+        return Live(ids, ids - state.leaving, ids & state.leaving)
 
     def _led_lately(self, state: State) -> Collection[int]:
         """Who lives and has not heard that it does not lead any more: a session is not over yet."""
-        return [
-            one
+        now = 0.0
+        former = FormerLeaders()
+        former._until[TOPIC_ID, 0] = {
+            one: now + 1.0
             for one, view in enumerate(state.views)
             if view is not None
             and view.image.leader == one
             and (state.image.leader, state.image.leader_epoch) != (one, view.image.leader_epoch)
-        ]
+        }
+        return former.of(TOPIC_ID, 0, state.image, now)
 
     def _ask(self, state: State) -> Iterator[tuple[str, State]]:
         if not state.budget.targets:
@@ -138,7 +148,7 @@ class Model:
         live, minimum = self._live(state), self._rules.min_isr
         after = with_live_brokers(state.image, live, ElectionRules(minimum))
         if after.leader == state.image.leader:
-            after = self._rules.advanced(after, live, minimum, self._led_lately(state))
+            after = advanced(after, live, minimum, self._led_lately(state))
         if after != state.image:
             yield f"decided {_told(after)}", self._decided(state, after)
 
@@ -153,6 +163,12 @@ class Model:
             budget = state.budget._replace(crashes=state.budget.crashes - 1)
             views = _with(state.views, broker, None)
             yield f"{broker} dies", state._replace(views=views, budget=budget)
+
+    def _leave(self, state: State, broker: int) -> Iterator[tuple[str, State]]:
+        if state.budget.stops and broker not in state.leaving:
+            budget = state.budget._replace(stops=state.budget.stops - 1)
+            leaving = state.leaving | {broker}
+            yield f"{broker} is to stop", state._replace(leaving=leaving, budget=budget)
 
     def _heard(self, state: State, broker: int) -> State:
         """The broker knows what the controller has decided."""

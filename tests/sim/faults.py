@@ -56,8 +56,9 @@ ALL_KINDS = (
     "lost_progress",
     "small_fetches",
     "pause_with_mail",
+    "return_cut_off",
 )
-NAMED_KINDS = ("pause_with_mail",)
+NAMED_KINDS = ("pause_with_mail", "return_cut_off")
 """Only where a run names them: the seeds of before keep what they draw."""
 STALE_READS = "stale_reads"
 """Not a fault: clients that ask former leaders, too, during the whole run."""
@@ -79,6 +80,8 @@ RETRY_S = 1.0
 ANSWERED_WITHIN_S = 0.55
 """A little longer than a fetch of a follower waits for records."""
 FULL_DISK_ROOM_BYTES = 4_000
+FLUSH_S = 1.0
+"""So long that records are readable and not flushed when the power goes."""
 
 
 class Faults:
@@ -161,6 +164,7 @@ class Faults:
             "pause": partial(self._pause_host, clock_stops=False),
             "pause_clock": partial(self._pause_host, clock_stops=True),
             "pause_with_mail": self._pause_with_mail,
+            "return_cut_off": self._return_cut_off,
             "slow_disk": self._slow_disk,
             "full_disk": self._full_disk,
             "failing_disk": self._failing_disk,
@@ -249,6 +253,25 @@ class Faults:
         await asyncio.sleep(SESSION_TIMEOUT_S)
         await self._pause(4.0)
         self._world.unpause(broker_id)
+
+    async def _return_cut_off(self, broker_id: int) -> None:
+        """It loses power and is back at once, but what it sends does not arrive for a while.
+
+        Fetches of its former life still wait at its leaders, and nobody has noticed its end.
+        """
+        name = host_name(broker_id)
+        others = [host_name(other) for other in self._brokers if other != broker_id]
+        self._world.disk_delays_s[broker_id] = FLUSH_S
+        await self._pause(2.0)
+        self._kill(broker_id, power_loss=True)
+        del self._world.disk_delays_s[broker_id]
+        for other in others:
+            self._world.net.cut(name, other)
+        await self._pause(0.2)
+        await self._bring_up(broker_id)
+        await self._pause(4.0)
+        for other in others:
+            self._world.net.heal(name, other)
 
     # --- the network -----------------------------------------------------------------------------
 

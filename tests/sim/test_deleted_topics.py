@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from unittest.mock import patch
 
 from tests.sim.replicas import eventually
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer
+from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.page import page_of
+from tidemill.metadata.store.coord import Put
 from tidemill.testing.sim.world import SimWorld
 from tidemill.upkeep import stray_logs
 
@@ -41,6 +45,32 @@ def test_I34_a_broker_that_was_down_removes_the_logs_of_topics_deleted_meanwhile
         assert _logs(world, 0) == ["kept-0"]
 
     SimWorld(1).run(main)
+
+
+def return_to_a_bad_page() -> None:
+    """A broker that comes back cannot know whose its logs are, while a page is damaged (H6)."""
+
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        async with ClusterClient(world.client_net(), world.bootstrap) as cluster:
+            await Admin(cluster).create_topic("kept", partitions=1, replication=3)
+        await eventually(lambda: _logs(world, 2) == ["kept-0"])
+        await world.stop_broker(2)
+        path = page_path(page_of(world.broker(0).cluster.image.topics["kept"].topic_id))
+        session, page = world.coord.session(), world.coord.get(path)
+        assert page is not None
+        world.coord.multi(session, [Put(path, b"garbage", page.version)])
+        await world.start_broker(2)
+        await asyncio.sleep(2 * DELAY_S)
+        assert _logs(world, 2) == ["kept-0"]
+
+    with patch.object(stray_logs, "REMOVAL_DELAY_S", DELAY_S):
+        SimWorld(1).run(main)
+
+
+def test_H6_no_log_is_removed_while_a_page_of_the_metadata_is_damaged():
+    return_to_a_bad_page()
 
 
 def test_H4_a_topic_that_is_deleted_while_it_is_flushed_does_not_fail_the_directory():

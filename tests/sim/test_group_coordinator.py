@@ -16,7 +16,7 @@ from tidemill.coordinators.runtime import shard_loader
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
-from tidemill.testing.sim.world import SimWorld
+from tidemill.testing.sim.world import SESSION_TIMEOUT_S, SimWorld, host_name
 from tidemill.wire.generated.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -205,6 +205,29 @@ def test_F55_a_member_continues_with_the_next_coordinator(seed):
         assert await retry_until_ready(lambda: _checked(beat)) == ErrorCode.NONE
 
     play(scenario, seed)
+
+
+def ask_a_coordinator_without_a_lease(seed: int) -> None:
+    """Nobody vouches for it either: another one may coordinate by now (I8)."""
+
+    async def scenario(shop: Shop) -> None:
+        async with shop.client() as cluster:
+            member_id, generation = await _join(cluster)
+            old = shop.coordinator
+            others = [host_name(one) for one in IDS if one != old]
+            shop.world.net.isolate(host_name(old), others)
+            shop.world.session(old).suspend()
+            await asyncio.sleep(0.7 * SESSION_TIMEOUT_S)
+            beat = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
+            answer = await cluster.ask_broker(old, beat, HeartbeatResponse)
+            assert answer.error_code == ErrorCode.NOT_COORDINATOR
+
+    play(scenario, seed)
+
+
+@SEEDS
+def test_I8_a_coordinator_without_a_lease_answers_nobody(seed):
+    ask_a_coordinator_without_a_lease(seed)
 
 
 async def _checked(ask):

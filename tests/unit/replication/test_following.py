@@ -189,3 +189,11 @@ def test_a_log_without_the_leaders_epochs_is_dropped_to_its_start():
     other.as_follower.append(batch(4, epoch=5), high_watermark=0, now_ms=NOW_MS)
     cut(other, other.as_follower.plan_truncation(3, 9))
     assert other.log.log_end_offset == 0
+
+
+def test_what_acknowledgements_wait_for_is_flushed_in_the_next_round():
+    flushes = Flushes()
+    other = partition(flushes=flushes)
+    other.become_follower(image(leader=SECOND, epoch=1))
+    other.as_follower.append(batch(2), high_watermark=0, now_ms=NOW_MS)
+    assert flushes.requested == 1

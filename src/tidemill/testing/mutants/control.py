@@ -160,3 +160,13 @@ def _any_life(_original: Function) -> Function:
 @mutant("controller unguarded by its epoch", "tidemill.metadata.controller.page_writer:_Write.ops")
 def _unguarded(original: Function) -> Function:
     return lambda write: original(write)[1:]
+
+
+@mutant("strays purged with a bad page", "tidemill.metadata.cluster:Cluster.own_logs")
+def _bad_page_ignored(_original: Function) -> Function:
+    return lambda cluster: {
+        (topic.topic_id, index)
+        for topic in cluster.image.topics.values()
+        for index, partition in enumerate(topic.own_partitions)
+        if cluster.broker_id in partition.replicas
+    }

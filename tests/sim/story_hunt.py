@@ -1,0 +1,41 @@
+"""Which planted bugs a story of the simulator finds: what they break no campaign asks for.
+
+python -m tests.support.interpreted tests.sim.story_hunt NAME
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from tests.sim.test_deleted_topics import return_to_a_bad_page
+from tests.sim.test_group_coordinator import ask_a_coordinator_without_a_lease
+from tests.sim.test_owner_lease import (
+    test_acknowledgements_that_waited_for_the_lease_leave_when_it_is_back as waits_for_the_lease,
+)
+from tests.sim.test_owner_lease import (
+    test_I8_I15_a_leader_without_the_store_neither_reads_nor_appends_for_clients as asks_a_zombie,
+)
+from tests.support.planted_bugs import find_planted
+
+__all__ = ["STORIES", "find_in_story"]
+
+SEED = 1
+STORIES: dict[str, Callable[[], object]] = {
+    "no lease at fetch": partial(asks_a_zombie, SEED),
+    "no lease at a parked fetch": partial(asks_a_zombie, SEED),
+    "no lease at append": partial(asks_a_zombie, SEED),
+    "no lease at the marks": partial(waits_for_the_lease, SEED),
+    "no lease at a coordinator": partial(ask_a_coordinator_without_a_lease, SEED),
+    "strays purged with a bad page": return_to_a_bad_page,
+}
+
+
+def find_in_story(name: str) -> str:
+    """How the story ends while the bug is planted; empty: as without it."""
+    return find_planted(name, STORIES[name], "tests.sim.story_hunt")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(find_in_story(sys.argv[1]))
