@@ -141,6 +141,8 @@ class Probe:
         now: dict[Partition, _Sample] = {}
         for broker_id, copy in copies.items():
             if not copy.is_leader:
+                if copy in last:  # its mark may have moved after the last look, while it still led
+                    self._note_told(partition, copy.high_watermark)
                 continue
             end, mark = copy.log.log_end_offset, copy.high_watermark
             is_small = len(copy.isr) < copy.effective_in_sync_min
@@ -153,10 +155,13 @@ class Probe:
                 self._check_elected(partition, broker_id, copy)
             else:
                 self._check_marks(partition, copy, before, sample)
-            self._told[partition] = max(mark, self._told.get(partition, 0))
+            self._note_told(partition, mark)
         self._last[partition] = now
         self._check_acting(partition, copies, brokers)
         self._check_in_sync(partition, copies, brokers)
+
+    def _note_told(self, partition: TopicPartition, mark: int) -> None:
+        self._told[partition] = max(mark, self._told.get(partition, 0))
 
     def _check_elected(self, partition: TopicPartition, broker_id: int, copy: Partition) -> None:
         place = f"{partition} epoch {copy.leader_epoch}"
