@@ -8,6 +8,7 @@ valid as long as they are held.
 
 from __future__ import annotations
 
+import ctypes
 from typing import final
 
 from tidemill.core.limits import KIB
@@ -17,6 +18,11 @@ from tidemill.wire.headers import RESPONSE_HEADER_BYTES_MIN
 __all__ = ["ResponseBuffer"]
 
 _SCRATCH_BYTES = 16 * KIB
+
+_undefined_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
+"""Without a string its bytes are undefined. `bytearray(size)` would write zeros first."""
+_undefined_bytearray.argtypes = (ctypes.c_char_p, ctypes.c_ssize_t)
+_undefined_bytearray.restype = ctypes.py_object
 
 
 @final
@@ -67,6 +73,7 @@ class ResponseBuffer:
         return frames
 
     def _begin_frame(self, size: int, head: memoryview) -> None:
-        self._frame = memoryview(bytearray(size))
+        # Nobody sees the frame before all of it was written.
+        self._frame = memoryview(_undefined_bytearray(None, size))
         self._frame[: len(head)] = head
         self._fill = len(head)
