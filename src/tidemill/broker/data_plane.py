@@ -86,6 +86,7 @@ class DataPlane:
         yield "journal", self.settler.run()
         yield "in-sync sets", self.isr_proposals.run()
         yield "retention", self.housekeeping.run_retention()
+        yield "purges", self.housekeeping.run_purges()
         yield "openings", self.housekeeping.run_openings()
         yield "checkpoints", self.housekeeping.run_checkpoints()
         yield "scrub", self.housekeeping.run_scrub()

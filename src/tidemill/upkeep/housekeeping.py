@@ -72,7 +72,11 @@ class Housekeeping:
         self._log = RateLimit()
         """Failed retention: at most one log line per partition and minute."""
         self._producer_expiry = ProducerExpiry(directory)
-        self._opener = LogOpener(disk, directory, replicas, log_changes=log_changes)
+        self._purging = asyncio.Lock()
+        self._purge_due = asyncio.Event()
+        self._opener = LogOpener(
+            disk, directory, replicas, log_changes=log_changes, settled=self._purge_due.set
+        )
         self._scrub = Scrub(disk, directory.paths)
 
     def _droppable_offset_of(self, name: TopicPartition) -> int:
@@ -116,10 +120,24 @@ class Housekeeping:
         part.finish()
         return True
 
+    async def run_purges(self) -> None:
+        """Unlink the files of deleted logs, forever: their room is wanted, on disk and in memory.
+
+        What fails here is tried again with the next retention.
+        """
+        while True:
+            await self._purge_due.wait()
+            self._purge_due.clear()
+            try:
+                await self._purge_removed_logs(self._clock.wall_ms())
+            except StorageFault as fault:
+                log.error("removing the files of deleted logs failed: %s", fault)
+
     async def _purge_removed_logs(self, _now_ms: int) -> None:
         purge = partial(self._directory.purge_slice, FILES_PER_SLICE)
-        while not await self._disk.run(purge, DiskWork.BACKGROUND):
-            pass
+        async with self._purging:
+            while not await self._disk.run(purge, DiskWork.BACKGROUND):
+                pass
 
     async def _expire_producers(self, now_ms: int) -> None:
         run_slice = partial(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
@@ -62,11 +62,14 @@ class LogOpener:
         replicas: ReplicaManager,
         *,
         log_changes: asyncio.Lock,
+        settled: Callable[[], None],
     ) -> None:
+        """`settled` hears of removals that are durable: the files may go."""
         self._disk = disk
         self._directory = directory
         self._replicas = replicas
         self._log_changes = log_changes
+        self._settled = settled
         self._pending = replicas.pending_logs
         self._reported: dict[TopicPartition, TopicImage] = {}
         """Failures that have been logged, with the image of the topic at that time."""
@@ -152,3 +155,4 @@ class LogOpener:
                 log.error("removing deleted logs failed: %s", fault)
         else:
             self._reported_removal = ""
+        self._settled()

@@ -78,6 +78,38 @@ def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(run, age_ms, 
     assert disk.exists(CUT) == stays
 
 
+def test_the_files_of_a_deleted_log_go_at_once_and_do_not_wait_for_retention(run):
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(directory.create_log(ORDERS, TOPIC_ID, SMALL), 10)
+    before = set(disk.list_names(directory.path))
+    pending = PendingLogs()
+
+    async def delete() -> None:
+        clock = ManualClock()
+        housekeeping = Housekeeping(
+            disk,
+            directory,
+            SimpleNamespace(pending_logs=pending),
+            clock=clock,
+            flusher=Flusher(disk, directory.dirty, clock=clock, telemetry=Telemetry()),
+            log_changes=asyncio.Lock(),
+            config=LiveConfig(BrokerConfig()),
+        )
+        loops = [housekeeping.run_openings(), housekeeping.run_purges()]
+        running = [asyncio.create_task(loop) for loop in loops]
+        directory.delete_log(ORDERS)
+        pending.wake()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        for task in running:
+            task.cancel()
+
+    run(delete())
+    assert before - set(disk.list_names(directory.path)) == {str(ORDERS)}
+    assert not [name for name in disk.list_names(directory.path) if name.endswith(".deleted")]
+
+
 @pytest.mark.parametrize(("idle_ms", "left"), [(DAY_MS - 1, 1), (DAY_MS, 0)])
 def test_a_retention_pass_forgets_silent_producers(run, idle_ms, left):
     disk = SimDisk()

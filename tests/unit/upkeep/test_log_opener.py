@@ -37,10 +37,17 @@ class Place:
         self.disk = SimDisk()
         self.directory = opened(self.disk)
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
-        self.opener = LogOpener(
-            self.disk, self.directory, self.replicas, log_changes=asyncio.Lock()
-        )
+        self.opener = self.new_opener()
         self.metadata = MetadataImage()
+
+    def new_opener(self) -> LogOpener:
+        return LogOpener(
+            self.disk,
+            self.directory,
+            self.replicas,
+            log_changes=asyncio.Lock(),
+            settled=lambda: None,
+        )
 
     def restart(self, *, fail_to_load: str) -> None:
         """Open the directory again, without one log, and follow the same image."""
@@ -53,9 +60,7 @@ class Place:
         """Open the directory, and follow the same image."""
         self.directory = opened(self.disk)
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
-        self.opener = LogOpener(
-            self.disk, self.directory, self.replicas, log_changes=asyncio.Lock()
-        )
+        self.opener = self.new_opener()
         self.replicas.apply(difference(MetadataImage(), self.metadata))
 
     def put(
