@@ -45,6 +45,7 @@ from tidemill.metadata.store.coord import Coord
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
+from tidemill.storage.directory.directory_meta import owning_cluster
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.metadata_note import noted_version
 from tidemill.storage.directory.store_note import check_store, note_store
@@ -187,13 +188,14 @@ class Broker:
         disk, data_dir = self._seams.disk, self.config.data_dir
         connect = self.config.zookeeper.where
 
-        def check() -> tuple[int, int]:
+        def check() -> tuple[str, tuple[int, int]]:
+            logs = f"{data_dir}/{LOGS_DIRECTORY}"
             make_data_directory(disk, data_dir)
-            check_store(disk, data_dir, f"{data_dir}/{LOGS_DIRECTORY}", connect=connect)
-            return noted_version(disk, data_dir)
+            check_store(disk, data_dir, logs, connect=connect)
+            return owning_cluster(disk, logs), noted_version(disk, data_dir)
 
-        seen = await disk.run(check)
-        cluster_id = await self.cluster.identify()
+        own_id, seen = await disk.run(check)
+        cluster_id = await self.cluster.identify(own_id)
         if connect:
             await disk.run(partial(note_store, disk, data_dir, connect))
         return cluster_id, seen

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.core.rng import SeededRng
+from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, Head
 from tidemill.metadata.store.coord import CoordConflict, Delete, Put
 from tidemill.metadata.store.memory_store import MemoryCoordServer
+from tidemill.testing.manual_clock import ManualClock
 
 ORDERS = [TopicSpec(name="orders", partitions=1)]
 
@@ -41,6 +45,19 @@ def test_a_broker_that_comes_back_to_an_empty_store_founds_no_cluster(run):
             await member.cluster.catch_up()
         assert small.server.get(nodes.CLUSTER) is None
         assert "orders" in member.cluster.image.topics
+
+    run(scenario())
+
+
+def test_nor_does_one_that_is_started_with_the_logs_of_a_cluster(run):
+    async def scenario() -> None:
+        coord = MemoryCoordServer().session()
+        config = broker_config(flags=["node.id=0"])
+        cluster = Cluster(coord, config, SeededRng(0), clock=ManualClock())
+        with pytest.raises(UserError, match="has no cluster, this broker belongs to cluster abc"):
+            await cluster.identify("abc")
+        assert await coord.get(nodes.CLUSTER) is None
+        assert await cluster.identify()
 
     run(scenario())
 
