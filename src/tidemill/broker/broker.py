@@ -183,7 +183,8 @@ class Broker:
     async def _identify(self) -> tuple[str, tuple[int, int]]:
         """The cluster that the data directory must belong to, which remembers its store.
 
-        Also the newest version of the metadata that an earlier life has noted.
+        Also the newest version of the metadata that an earlier life has noted; without logs there
+        is nothing that an older store could make strays of.
         """
         disk, data_dir = self._seams.disk, self.config.data_dir
         connect = self.config.zookeeper.where
@@ -192,7 +193,8 @@ class Broker:
             logs = f"{data_dir}/{LOGS_DIRECTORY}"
             make_data_directory(disk, data_dir)
             check_store(disk, data_dir, logs, connect=connect)
-            return owning_cluster(disk, logs), noted_version(disk, data_dir)
+            own_id = owning_cluster(disk, logs)
+            return own_id, noted_version(disk, data_dir) if own_id else (0, 0)
 
         own_id, seen = await disk.run(check)
         cluster_id = await self.cluster.identify(own_id)
