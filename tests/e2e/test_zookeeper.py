@@ -251,6 +251,11 @@ def test_a_data_directory_of_another_cluster_is_refused_in_one_line(tmp_path, zo
     first = new_member(tmp_path, f"{zookeeper.address}/one", 0)
     first.start()
     assert first.stop() == 0
+    with pytest.raises(BrokerStartFailed, match="has no cluster, this broker belongs to cluster"):
+        new_member(tmp_path, f"{zookeeper.address}/two", 0).start()
+    second = new_member(tmp_path, f"{zookeeper.address}/two", 1)
+    second.start()
+    assert second.stop() == 0
     with pytest.raises(BrokerStartFailed, match=r"belongs to cluster .*, this broker to"):
         new_member(tmp_path, f"{zookeeper.address}/two", 0).start()
 

@@ -45,6 +45,7 @@ from tidemill.metadata.store.coord import Coord
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
+from tidemill.storage.directory.directory_meta import owning_cluster
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.metadata_note import noted_version
 from tidemill.storage.directory.store_note import check_store, note_store
@@ -182,18 +183,21 @@ class Broker:
     async def _identify(self) -> tuple[str, tuple[int, int]]:
         """The cluster that the data directory must belong to, which remembers its store.
 
-        Also the newest version of the metadata that an earlier life has noted.
+        Also the newest version of the metadata that an earlier life has noted; without logs there
+        is nothing that an older store could make strays of.
         """
         disk, data_dir = self._seams.disk, self.config.data_dir
         connect = self.config.zookeeper.where
 
-        def check() -> tuple[int, int]:
+        def check() -> tuple[str, tuple[int, int]]:
+            logs = f"{data_dir}/{LOGS_DIRECTORY}"
             make_data_directory(disk, data_dir)
-            check_store(disk, data_dir, f"{data_dir}/{LOGS_DIRECTORY}", connect=connect)
-            return noted_version(disk, data_dir)
+            check_store(disk, data_dir, logs, connect=connect)
+            own_id = owning_cluster(disk, logs)
+            return own_id, noted_version(disk, data_dir) if own_id else (0, 0)
 
-        seen = await disk.run(check)
-        cluster_id = await self.cluster.identify()
+        own_id, seen = await disk.run(check)
+        cluster_id = await self.cluster.identify(own_id)
         if connect:
             await disk.run(partial(note_store, disk, data_dir, connect))
         return cluster_id, seen

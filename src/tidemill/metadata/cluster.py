@@ -117,6 +117,8 @@ class Cluster:
         self._lease = Lease(coord, clock)
         self._closed = False
         self._looked_at = float("-inf")
+        self._own_id = ""
+        """The cluster that an earlier life of this broker belonged to."""
         self._seen = (0, 0)
         """A version of the metadata that an earlier life of this broker has seen."""
 
@@ -179,8 +181,12 @@ class Cluster:
 
     # --- start, run, close -----------------------------------------------------------------------
 
-    async def identify(self) -> str:
-        """The cluster's id before joining: a data directory of another cluster is refused."""
+    async def identify(self, own_id: str = "") -> str:
+        """The cluster's id before joining: a data directory of another cluster is refused.
+
+        `own_id`: the cluster that the logs here are of, if there are any: then no other is founded.
+        """
+        self._own_id = own_id
         async with self._lock:
             await self._connect()
             return self.image.cluster_id
@@ -381,7 +387,9 @@ class Cluster:
             await check_cluster(self._coord, self.image.cluster_id)
             return
         draft = ImageDraft(self.image)
-        draft.set_cluster_id(await found_cluster(self._coord, self._rng, self.software))
+        draft.set_cluster_id(
+            await found_cluster(self._coord, self._rng, self.software, own_id=self._own_id)
+        )
         self._keeper.publish(draft)
 
     # --- only on the controller (KafkaError NOT_CONTROLLER elsewhere) ----------------------------

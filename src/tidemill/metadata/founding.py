@@ -33,10 +33,11 @@ async def check_cluster(coord: Coord, cluster_id: str) -> None:
         )
 
 
-async def found_cluster(coord: Coord, rng: Rng, software: Software) -> str:
+async def found_cluster(coord: Coord, rng: Rng, software: Software, *, own_id: str) -> str:
     """The cluster's id; the cluster is made if there is none. UserError: not a usable store.
 
-    A new cluster has the highest levels of this software.
+    A new cluster has the highest levels of this software. None is made by a broker whose logs are
+    those of a cluster already, `own_id`.
     """
     cluster_id = base64.urlsafe_b64encode(rng.uuid().bytes).rstrip(b"=").decode()
     made: list[Op] = [
@@ -53,6 +54,8 @@ async def found_cluster(coord: Coord, rng: Rng, software: Software) -> str:
                 "the metadata was moved to another store, or the move did not end: "
                 "`tidemill cluster migrate`, run again, ends it"
             )
+        if own_id:
+            await check_cluster(coord, own_id)
         await try_multi(coord, made)
         node = await coord.get(nodes.CLUSTER)
     if node is None:

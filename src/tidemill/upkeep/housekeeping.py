@@ -217,7 +217,10 @@ class Housekeeping:
         note = self._note.take()
 
         def both() -> None:
-            note()
+            try:
+                note()
+            except StorageFault as fault:  # the older note stays, which is never wrong
+                log.error("the version of the metadata was not noted: %s", fault)
             write()
 
         return both

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.broker.data_plane import LOGS_DIRECTORY
+from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.core.rng import SeededRng
+from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, Head
 from tidemill.metadata.store.coord import CoordConflict, Delete, Put
 from tidemill.metadata.store.memory_store import MemoryCoordServer
+from tidemill.storage.directory.metadata_note import NOTE_NAME
+from tidemill.testing.in_process_cluster import InProcessCluster
+from tidemill.testing.manual_clock import ManualClock
 
 ORDERS = [TopicSpec(name="orders", partitions=1)]
 
@@ -41,6 +50,30 @@ def test_a_broker_that_comes_back_to_an_empty_store_founds_no_cluster(run):
             await member.cluster.catch_up()
         assert small.server.get(nodes.CLUSTER) is None
         assert "orders" in member.cluster.image.topics
+
+    run(scenario())
+
+
+def test_nor_does_one_that_is_started_with_the_logs_of_a_cluster(run):
+    async def scenario() -> None:
+        coord = MemoryCoordServer().session()
+        config = broker_config(flags=["node.id=0"])
+        cluster = Cluster(coord, config, SeededRng(0), clock=ManualClock())
+        with pytest.raises(UserError, match="has no cluster, this broker belongs to cluster abc"):
+            await cluster.identify("abc")
+        assert await coord.get(nodes.CLUSTER) is None
+        assert await cluster.identify()
+
+    run(scenario())
+
+
+def test_a_broker_without_logs_begins_anew_whatever_its_directory_has_noted(run, tmp_path):
+    async def scenario() -> None:
+        for _ in range(2):
+            async with InProcessCluster(str(tmp_path), brokers=1):
+                pass
+            assert (tmp_path / "broker-0" / NOTE_NAME).exists()
+            shutil.rmtree(tmp_path / "broker-0" / LOGS_DIRECTORY)
 
     run(scenario())
 

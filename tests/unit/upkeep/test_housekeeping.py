@@ -13,6 +13,7 @@ from tests.support.batches import NOW_MS, append, batch, fill
 from tests.support.directories import (
     ORDERS,
     ORDERS_PATH,
+    ROOT,
     SMALL,
     TOPIC_ID,
     flushed,
@@ -29,6 +30,7 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.metadata_note import NOTE_NAME, MetadataNote
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.recovery.cut_files import CUT_FILE_MS_MAX
 from tidemill.testing.manual_clock import ManualClock
@@ -227,3 +229,25 @@ def test_a_flood_of_reads_does_not_keep_a_broker_from_stopping_cleanly(run):
     )
     run(housekeeping.close())
     assert opened(disk).started_clean
+
+
+def test_a_note_that_cannot_be_written_keeps_no_broker_from_stopping_cleanly(run):
+    disk = SimDisk()
+    directory = opened(disk)
+    fill(directory.create_log(ORDERS, TOPIC_ID, SMALL), 3)
+    disk.fail("pwrite", NOTE_NAME)
+    housekeeping = Housekeeping(
+        disk,
+        directory,
+        SimpleNamespace(pending_logs=PendingLogs(), high_watermarks=dict),
+        clock=ManualClock(),
+        flusher=None,
+        log_changes=asyncio.Lock(),
+        config=LiveConfig(BrokerConfig()),
+        note=MetadataNote(disk, ROOT, lambda: (1, 1)),
+    )
+    run(housekeeping.close())
+    assert not disk.exists(f"{ROOT}/{NOTE_NAME}")
+    again = opened(disk)
+    assert again.started_clean
+    assert again.logs()[ORDERS].log_end_offset == 3

@@ -21,6 +21,7 @@ from tidemill.core.errors import UserError
 __all__ = ["features"]
 
 _LEVEL_MAX = 2**15 - 1
+_LEVEL_DIGITS_MAX = len(str(_LEVEL_MAX))
 
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Ask whether it can be done, and change nothing."
@@ -91,8 +92,8 @@ def _parsed(wanted: tuple[str, ...]) -> dict[str, int]:
     levels: dict[str, int] = {}
     for text in wanted:
         name, _, level = text.partition("=")
-        is_number = level.isascii() and level.isdecimal() and int(level) <= _LEVEL_MAX
-        if not name or not is_number or name in levels:
+        is_number = level.isascii() and level.isdecimal() and len(level) <= _LEVEL_DIGITS_MAX
+        if not name or not is_number or int(level) > _LEVEL_MAX or name in levels:
             raise UserError(
                 f"{escape(text)}: expected features, each once, as in tidemill.version=2"
             )

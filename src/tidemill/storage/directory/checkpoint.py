@@ -79,6 +79,10 @@ class Checkpoint:
     sequence: int = 0
     entries: Mapping[TopicPartition, CheckpointEntry] = field(default_factory=dict)
 
+    def names(self, partition: TopicPartition, topic_id: TopicId) -> bool:
+        entry = self.entries.get(partition)
+        return entry is not None and entry.topic_id == topic_id
+
     def encode(self) -> bytes:
         rows = [
             [

@@ -25,6 +25,7 @@ __all__ = [
     "DirectoryMeta",
     "claim_directory",
     "create_topic_id",
+    "owning_cluster",
     "read_meta",
     "try_parse_partition",
     "try_read_topic_id",
@@ -67,6 +68,11 @@ def claim_directory(
     meta = DirectoryMeta(cluster_id=cluster_id, broker_id=broker_id, directory_id=rng.uuid())
     disk.write_file_atomically(meta_path, _encode_meta(meta))
     return meta
+
+
+def owning_cluster(disk: Disk, path: str) -> str:
+    """The id of the cluster that has claimed a directory; empty if none has."""
+    return read_meta(disk, path).cluster_id if disk.exists(f"{path}/{META_NAME}") else ""
 
 
 def read_meta(disk: Disk, path: str) -> DirectoryMeta:

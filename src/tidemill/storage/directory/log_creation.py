@@ -4,8 +4,8 @@ Theory of operation. A creation is prepared on the loop, made in a thread, and i
 service on the loop (`LogDirectory.begin_creation`, `adopt`). The steps of `make`:
 
     each log   files that have its name are put aside; its directory, its first segment and its
-               file `partition` are created; before the last two a cap, if a checkpoint names an
-               earlier log of the same topic: what that log had flushed this one does not have
+               file `partition` are created; before the last two a cap, if a checkpoint may
+               name an earlier log of the topic: what that had flushed this one does not have
     each log   `partition` is synced, then the log's directory: the log's topic id is durable
     once       the data directory is synced: all the names in it are durable
 

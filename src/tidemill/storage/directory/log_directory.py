@@ -93,8 +93,8 @@ class LogDirectory:
         self._files = FileCache(disk, files_max=files_max)
         self._hosted: dict[TopicPartition, HostedLog] = {}
         self._unloaded = UnloadedLogs()
-        self._checkpoint = self._checkpoint_before = Checkpoint()
-        """The newest one, written or being written, and the one before it."""
+        self._checkpoint = self._checkpoint_on_disk = self._checkpoint_before = Checkpoint()
+        """The newest one; the newest that was written for certain; what was on disk before that."""
         self.lost = LostLogs(self._checkpoint, ())
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
@@ -209,14 +209,14 @@ class LogDirectory:
     def _cap_of_earlier_log(self, wanted: WantedLog) -> Callable[[], None] | None:
         """A replica that left and returns has the same topic: checkpoints may name its former log.
 
-        The newest one may be on its way to the disk, and the one before it be the newest there.
+        While one is being written, or after a full disk refused some, any of them may be there.
         """
-        for checkpoint in (self._checkpoint, self._checkpoint_before):
-            entry = checkpoint.entries.get(wanted.partition)
-            if entry is not None and entry.topic_id == wanted.topic_id:
-                path = f"{self.path}/{wanted.partition}"
-                return partial(write_cap, self._disk, path, sequence=self._sequence, offset=0)
-        return None
+        is_certain = self._checkpoint_on_disk is self._checkpoint
+        on_disk = (self._checkpoint_on_disk, self._checkpoint_before)
+        if is_certain and not any(one.names(wanted.partition, wanted.topic_id) for one in on_disk):
+            return None
+        path = f"{self.path}/{wanted.partition}"
+        return partial(write_cap, self._disk, path, sequence=self._sequence, offset=0)
 
     def _clear_path(self, partition: TopicPartition, topic_id: TopicId) -> None:
         self._check_online()
@@ -361,9 +361,13 @@ class LogDirectory:
                 known = high_watermarks.get(partition, hosted.high_watermark)
                 hosted.high_watermark = min(known, hosted.log.log_end_offset)
             entries[partition] = hosted.checkpointed()
-        self._checkpoint_before = self._checkpoint
         self._checkpoint = Checkpoint(self._sequence, entries)
-        return partial(write_generation, self._disk, self.path, self._checkpoint)
+        return partial(self._write_generation, self._checkpoint)
+
+    def _write_generation(self, checkpoint: Checkpoint) -> None:
+        write_generation(self._disk, self.path, checkpoint)
+        self._checkpoint_before = self._checkpoint_on_disk
+        self._checkpoint_on_disk = checkpoint
 
     def write_checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """`take_checkpoint` and write it. After this its log start offsets never go back (I9)."""
@@ -437,7 +441,7 @@ class LogDirectory:
             removed=self._removed,
             unloaded=self._unloaded,
         )
-        self._checkpoint = start.checkpoint
+        self._checkpoint = self._checkpoint_on_disk = start.checkpoint
         self._sequence = start.checkpoint.sequence
         self.started_clean = start.is_clean
         self.report = start.report

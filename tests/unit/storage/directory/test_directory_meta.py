@@ -12,6 +12,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.directory_meta import (
     DirectoryMeta,
     claim_directory,
+    owning_cluster,
     try_parse_partition,
     try_read_topic_id,
     write_topic_id,
@@ -27,6 +28,13 @@ def claim(disk: SimDisk, cluster_id: str = "c1", broker_id: int = 1) -> Director
 def test_a_new_directory_is_claimed_and_stays_claimed():
     disk = SimDisk()
     assert claim(disk) == claim(disk.crash(SeededRng(3)))
+
+
+def test_a_directory_says_which_cluster_has_claimed_it():
+    disk = SimDisk()
+    assert owning_cluster(disk, "/") == ""
+    claim(disk)
+    assert owning_cluster(disk, "/") == "c1"
 
 
 def test_S47_another_clusters_directory_is_refused_with_what_to_do():

@@ -148,14 +148,24 @@ class PowerLost(Exception):
     """The machine stops in the middle of a disk call."""
 
 
-def replaced(disk: SimDisk, call_max: int) -> bool:
-    """A replica leaves and returns, with the same topic; whether power held for so many calls."""
+def left(disk: SimDisk) -> LogDirectory:
+    """A directory whose checkpoint names the logs of replicas that have left."""
     directory = opened(disk)
     created(directory)
     for partition in PARTITIONS:
         fill(directory.logs()[partition], 3)
     flushed(directory, *PARTITIONS)
     directory.write_checkpoint()
+    directory.free_names(PARTITIONS)
+    directory.settle_removals()
+    while not directory.purge_slice(100):
+        pass
+    return directory
+
+
+def replaced(disk: SimDisk, call_max: int) -> bool:
+    """A replica leaves and returns, with the same topic; whether power held for so many calls."""
+    directory = left(disk)
     calls = 0
 
     def count(_number: int, _call: str, _path: str) -> None:
@@ -164,10 +174,6 @@ def replaced(disk: SimDisk, call_max: int) -> bool:
         if calls > call_max:
             raise PowerLost
 
-    directory.free_names(PARTITIONS)
-    directory.settle_removals()
-    while not directory.purge_slice(100):
-        pass
     disk.on_call = count
     try:
         created(directory)
@@ -190,3 +196,18 @@ def test_I14_the_checkpoint_of_a_replica_that_left_does_not_apply_to_the_one_tha
         assert not any(one.damage for one in again.report.partitions.values())
         call_max += 1
     assert len(again.logs()) == len(PARTITIONS)
+
+
+@pytest.mark.parametrize("refused", range(4))
+@pytest.mark.parametrize("call", ["pwrite", "rename", "sync_directory"])
+def test_I14_nor_does_one_that_stayed_because_newer_ones_could_not_be_written(refused, call):
+    disk = SimDisk()
+    directory = left(disk)
+    for _ in range(refused):
+        disk.fail(call, ROOT if call == "sync_directory" else "checkpoint")
+        with pytest.raises(StorageFault):
+            directory.write_checkpoint()
+    created(directory)
+    again = opened(disk.crash(SeededRng(1)), seed=4)
+    assert {log.log_end_offset for log in again.logs().values()} == {0}
+    assert not any(one.damage for one in again.report.partitions.values())

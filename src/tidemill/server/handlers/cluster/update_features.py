@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
-from tidemill.core.limits import FEATURES_MAX
+from tidemill.core.limits import FEATURE_NAME_CHARS_MAX, FEATURES_MAX
 from tidemill.metadata.features.level_changes import LevelChange, Way
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import ClusterContext
@@ -35,6 +35,9 @@ def handle(context: ClusterContext, request: UpdateFeaturesRequest) -> Answer:
     updates = request.feature_updates
     if len(updates) > FEATURES_MAX:
         detail = f"a request changes {FEATURES_MAX} features at most"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+    if any(len(one.feature) > FEATURE_NAME_CHARS_MAX for one in updates):  # answers repeat names
+        detail = f"the name of a feature has {FEATURE_NAME_CHARS_MAX} characters at most"
         raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
     changes = {
         one.feature: LevelChange(one.feature, one.max_version_level, _way(one)) for one in updates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.core.errors import ErrorCode
+from tidemill.core.limits import STRING_BYTES_MAX
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
@@ -84,6 +85,8 @@ def test_a_member_that_is_away_is_named(broker):
         ([("transaction.version", 1, 0)], REFUSED),
         ([("transaction.version", 1, SAFE)] * 2, ErrorCode.INVALID_REQUEST),
         ([(f"f{n}", 1, UPGRADE) for n in range(101)], ErrorCode.INVALID_REQUEST),
+        ([("f" * STRING_BYTES_MAX, 1, UPGRADE)], ErrorCode.INVALID_REQUEST),
+        ([("f" * STRING_BYTES_MAX, 1, 4)], ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_whole(broker, changes, code):
