@@ -25,8 +25,9 @@ from typing import Any
 import confluent_kafka
 
 from tests.e2e.load import Load, read_logs
-from tests.support.clients import DEADLINE_S, create_topic
+from tests.support.clients import DEADLINE_S
 from tests.support.storage_lab import SharedDisk, StorageHost, why_not_here
+from tests.support.topics import create_topic
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.child_process import ChildProcess
 

@@ -39,7 +39,8 @@ from tests.campaign.soak_plot import draw
 from tests.campaign.soak_summary import SoakSummary, quantile_ms
 from tests.campaign.soak_watch import ClusterWatch
 from tests.campaign.transactional_client import QUIET
-from tests.support.clients import DEADLINE_S, create_replicated
+from tests.support.clients import DEADLINE_S
+from tests.support.topics import create_replicated
 from tidemill.core.errors import TidemillError
 from tidemill.testing.cluster_process import ClusterProcess
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.commands import printed_by, run_tidemill
 from tests.sim.replicas import eventually
-from tests.support.clients import create_replicated
+from tests.support.topics import create_replicated
 from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE
 from tidemill.testing.in_process_cluster import InProcessCluster
 

@@ -46,7 +46,7 @@ HUNTS: dict[str, Hunt] = {
     "elect outside the isr": partial(_replicas, SUSPECTS, UNCLEAN),
     "first suspect instead of the longest log": partial(_replicas, SUSPECTS, UNCLEAN),
     "shortest log leads": partial(_replicas, SUSPECTS, UNCLEAN),
-    "absent suspect not waited for": partial(_replicas, SUSPECTS, UNCLEAN),
+    "absent suspect not waited for": partial(_replicas, SUSPECTS._replace(records=1), UNCLEAN),
     "answer of a former life counts": partial(_replicas, SUSPECTS, UNCLEAN),
     "unclean restart stays in sync": partial(_replicas, FORGETFUL, Budget(power_losses=1)),
     "new disk stays in elr": partial(_replicas, SUSPECTS, Budget(crashes=1, new_disks=1)),

@@ -177,11 +177,16 @@ def who_must_tell(
         return []
     if rules.allows_unclean:
         asked = candidates
-    elif certain or not set(partition.suspects) <= set(candidates):
+    elif certain or not _are_there(partition.suspects, candidates):
         asked = []  # somebody is waited for, and may be certain then
     else:
         asked = candidates if partition.suspects else []
     return asked if len(partition.replicas) > 1 else []
+
+
+def _are_there(suspects: Collection[int], candidates: Collection[int]) -> bool:
+    """Whether no suspect has to be waited for: the absent one may have the longest log."""
+    return set(suspects) <= set(candidates)
 
 
 def _best_suspect(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
@@ -189,7 +194,7 @@ def _best_suspect(partition: PartitionImage, candidates: Sequence[int], told: Lo
     if partition.isr or partition.elr:
         return NO_LEADER
     suspects = partition.suspects or (partition.last_known_leader,)
-    if not set(suspects) <= set(candidates):
+    if not _are_there(suspects, candidates):
         return NO_LEADER
     likely = [one for one in candidates if one in suspects]
     if partition.suspects and len(partition.replicas) > 1:

@@ -45,14 +45,9 @@ def _shortest(original: Function) -> Function:
     return shortest
 
 
-@mutant("absent suspect not waited for", f"{_ELECTION}:_best_suspect")
-def _absent_suspect(original: Function) -> Function:
-    def best(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
-        there = tuple(one for one in partition.suspects if one in candidates)
-        found: int = original(replace(partition, suspects=there), candidates, told)
-        return found
-
-    return best
+@mutant("absent suspect not waited for", f"{_ELECTION}:_are_there")
+def _absent_suspect(_original: Function) -> Function:
+    return lambda _suspects, _candidates: True
 
 
 @mutant("answer of a former life counts", f"{_LOG_ENDS}:ToldEnds.of")
