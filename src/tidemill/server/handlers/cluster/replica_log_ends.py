@@ -1,6 +1,6 @@
 """ReplicaLogEnds (10002), version 0: where logs end whose partitions have no leader.
 
-The controller asks before it elects the longest log of several that may all lack something. Each
+The controller asks before it elects a leader where no replica is certain to have everything. Each
 partition is answered by itself, and only in the leader epoch that was asked about.
 """
 
