@@ -9,13 +9,13 @@ import pytest
 
 from tests.crash.exploration import explored
 from tidemill.core.rng import SeededRng
-from tidemill.storage.compaction import segment_rewriter
-from tidemill.storage.compaction.cleaning import Compaction
+from tidemill.storage.compaction import cleaning, segment_rewriter
 from tidemill.storage.compaction.segment_rewriter import SegmentRewriter
 from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.recovery import segment_files
+from tidemill.storage.rewriting.new_segment import NewSegment
 from tidemill.testing.crash.compaction_states import (
     CompactingBroker,
     JournaledCompactingBroker,
@@ -78,16 +78,16 @@ def test_I35_a_record_that_a_power_loss_may_lose_replaces_nothing():
 
 
 def test_mutant_renamed_before_it_is_synced_is_found(monkeypatch):
-    monkeypatch.setattr(SegmentRewriter, "sync", lambda _sift: None)
+    monkeypatch.setattr(NewSegment, "sync", lambda _new: None)
     assert is_found()
 
 
 def without(number: int) -> Callable[..., Iterator[Callable[[], None]]]:
     """All steps of a swap but one."""
-    swap = Compaction._swap
+    swap = cleaning.swap_steps
 
-    def steps(job: Compaction, *arguments: object) -> Iterator[Callable[[], None]]:
-        for place, step in enumerate(swap(job, *arguments)):  # type: ignore[arg-type]
+    def steps(*arguments: object) -> Iterator[Callable[[], None]]:
+        for place, step in enumerate(swap(*arguments)):  # type: ignore[arg-type]
             if place != number:
                 yield step
 
@@ -97,7 +97,7 @@ def without(number: int) -> Callable[..., Iterator[Callable[[], None]]]:
 def test_mutant_old_segments_removed_before_the_new_one_is_durable_is_found(
     monkeypatch,
 ):
-    monkeypatch.setattr(Compaction, "_swap", without(0))
+    monkeypatch.setattr(cleaning, "swap_steps", without(0))
     assert is_found()
 
 

@@ -32,7 +32,7 @@ the loop and takes no longer than a few renames. It may be abandoned after any s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import final
 
@@ -45,17 +45,12 @@ from tidemill.storage.compaction.transactions_left import TransactionsLeft
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
+from tidemill.storage.rewriting.new_segment import LogChanged, Step, swap_steps
 from tidemill.storage.state.clean_point import CleanPoint
 
-__all__ = ["Compaction", "LogChanged"]
+__all__ = ["Compaction"]
 
 _SLOTS_MIN = 64
-
-Step = Callable[[], None]
-
-
-class LogChanged(Exception):
-    """The log was cut or closed while it was cleaned; nothing is wrong with it."""
 
 
 @final
@@ -176,31 +171,16 @@ class Compaction:
             self.records_dropped += work.records_dropped
             self.segments_cleaned += len(group)
             if len(group) > 1 or work.has_changed:
-                yield work.pin_sources
+                yield work.new.pin_sources
                 self._check_unchanged()
                 self.is_committing = True
-                yield work.sync
+                yield work.new.sync
                 self._check_unchanged()
-                yield from self._swap(work, group)
+                self.bytes_written += work.new.size_bytes
+                yield from swap_steps(self._disk, self._log, work.new)
                 self.is_committing = False
         finally:
-            work.discard()
-
-    def _swap(self, work: SegmentRewriter, group: Sequence[Segment]) -> Iterator[Step]:
-        log, sync = self._log, partial(self._disk.sync_directory, self._log.directory)
-        if log.is_being_cut or not log.segments.has_adjacent(group):
-            raise LogChanged
-        self.bytes_written += work.size_bytes
-        swap = log.begin_swap(group, work.take_segment(log.segments))
-        yield sync
-        if not log.switch(swap):
-            raise LogChanged
-        work.is_placed = True
-        yield sync
-        swap.finish()
-        yield sync
-        swap.synced()
-        yield partial(_unlink, self._disk, swap.obsolete)
+            work.new.discard()
 
     def _move_point(self, offset: int) -> Iterator[Step]:
         file = self._log.clean_point.open_next()
@@ -211,8 +191,3 @@ class Compaction:
     def _check_unchanged(self) -> None:
         if self.log_has_changed:
             raise LogChanged
-
-
-def _unlink(disk: Disk, paths: Sequence[str]) -> None:
-    for path in paths:
-        disk.unlink(path)

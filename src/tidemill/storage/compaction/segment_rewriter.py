@@ -21,11 +21,8 @@ from tidemill.storage.compaction.transactions_left import (
     TransactionsLeft,
 )
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
-from tidemill.storage.files.log_file_names import CLEANED_SUFFIX
-from tidemill.storage.index.segment_index import SegmentIndex, index_paths
 from tidemill.storage.log.segment import Segment
-from tidemill.storage.log.segment_swap import open_cleaned
-from tidemill.storage.log.segments import Segments
+from tidemill.storage.rewriting.new_segment import NewSegment
 from tidemill.wire.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -64,7 +61,6 @@ class SegmentRewriter:
         self._left = left
         self._find_aborted = find_aborted
         self._outcomes: TransactionOutcomes | None = None
-        self._disk = disk
         self._sift = sift
         self._sources = sources
         self._place = 0
@@ -72,23 +68,13 @@ class SegmentRewriter:
         self._source_file: DiskFile | None = None
         self._index_interval_bytes = index_interval_bytes
         self._horizon_ms = min(sift.now_ms + delete_retention_ms, _TIME_MAX)
-        first = sources[0]
-        self._path = first.path
-        self._index = SegmentIndex.empty(first.base_offset, interval_bytes=index_interval_bytes)
-        self._file = open_cleaned(disk, first.path)
-        self._index_files = [
-            open_cleaned(disk, path) for path in index_paths(first.directory, first.base_offset)
-        ]
+        self.new = NewSegment(disk, sources, index_interval_bytes=index_interval_bytes)
         self._kept = kept
-        self.is_placed = False
-        """Readers have the new segment."""
-        self.size_bytes = 0
-        """Written so far."""
         self.slice_bytes = 0
         """Read by the latest slice."""
         self.has_changed = False
         self.records_dropped = 0
-        sift.next_offset = first.base_offset
+        sift.next_offset = sources[0].base_offset
         sift.kept = kept
 
     @property
@@ -117,9 +103,7 @@ class SegmentRewriter:
             self._keep_last_batch(segment)
         view = read_window(self._source_file, self._position, segment.size_bytes)
         chunks, at = self._sifted(view)
-        written = sum(map(len, chunks))
-        if chunks:
-            self._file.pwrite(chunks, self.size_bytes - written)
+        written = self.new.write(chunks)
         self.has_changed = self.has_changed or written != at
         self._position += at
         self.slice_bytes += at
@@ -141,23 +125,19 @@ class SegmentRewriter:
             started_at, copied_from = at, out_at
             at, out_at, outcome = sift_batches(sift, view, at, end, stop, out, out_at, crc32c)
             if out_at > copied_from:
-                self._note(sift.copied_offset, sift.copied_timestamp, out_at - copied_from)
+                self.new.note(sift.copied_offset, sift.copied_timestamp, out_at - copied_from)
                 chunks.append(memoryview(out)[copied_from:out_at])
             if outcome == OTHER:
                 header = read_header(view, at)
                 made = self._one(view[at : at + header.size_bytes], header)
                 if made is not None:
                     made_header = read_header(made)
-                    self._note(header.base_offset, made_header.max_timestamp, len(made))
+                    self.new.note(header.base_offset, made_header.max_timestamp, len(made))
                     chunks.append(made)
                 sift.next_offset = header.next_offset
                 at += header.size_bytes
             elif at == started_at:
                 return chunks, at
-
-    def _note(self, base_offset: int, max_timestamp: int, size_bytes: int) -> None:
-        self._index.note(base_offset, max_timestamp, self.size_bytes)
-        self.size_bytes += size_bytes
 
     def _one(self, view: memoryview, header: BatchHeader) -> Buffer | None:
         """A batch that is not simply copied; None if it is dropped."""
@@ -190,7 +170,7 @@ class SegmentRewriter:
                 self.has_changed = True
                 self._sift.records_dropped += header.record_count
         if made is not None:
-            self._index.note_marker(header, read_marker(view, header))
+            self.new.index.note_marker(header, read_marker(view, header))
         return made
 
     def _remade(self, view: memoryview, header: BatchHeader) -> Buffer | None:
@@ -237,44 +217,3 @@ class SegmentRewriter:
         return rebuild(
             header, b"", record_count=0, max_timestamp=NO_TIMESTAMP, delete_horizon_ms=None
         )
-
-    # --- after the last slice ---------------------------------------------------------------------
-
-    def sync(self) -> None:
-        """Make the new segment durable. Its index need not be."""
-        self._file.sync()
-        paths = index_paths(self._sources[0].directory, self._sources[0].base_offset)
-        files = dict(zip(paths, self._index_files, strict=True))
-        for path, position, block in self._index.take_blocks(self._sources[0].directory):
-            files[path].pwrite([block], position)
-
-    def pin_sources(self) -> None:
-        for segment in self._sources:
-            segment.pin()
-
-    def take_segment(self, segments: Segments) -> Segment:
-        """The new segment, for `log.begin_swap`."""
-        segment = segments.adopted(
-            base_offset=self._sources[0].base_offset,
-            next_offset=self._sources[-1].next_offset,
-            index=self._index,
-            index_interval_bytes=self._index_interval_bytes,
-            file=self._file,
-            size_bytes=self.size_bytes,
-        )
-        segment.fallback_timestamp_ms = max(
-            source.fallback_timestamp_ms for source in self._sources
-        )
-        return segment
-
-    def discard(self) -> None:
-        """End the pass: remove everything that was not put in place."""
-        if self.is_placed:
-            return
-        for segment in self._sources:
-            segment.unpin()
-        for path in (
-            self._path,
-            *index_paths(self._sources[0].directory, self._sources[0].base_offset),
-        ):
-            self._disk.unlink(path + CLEANED_SUFFIX)

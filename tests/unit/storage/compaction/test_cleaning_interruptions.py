@@ -18,8 +18,9 @@ from tests.support.compacting import (
     seal,
 )
 from tidemill.core.errors import KafkaError, StorageFault
-from tidemill.storage.compaction.cleaning import Compaction, LogChanged
+from tidemill.storage.compaction.cleaning import Compaction
 from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.rewriting.new_segment import LogChanged
 from tidemill.testing.sim.disk import SimDisk
 
 
