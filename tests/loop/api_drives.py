@@ -54,6 +54,7 @@ from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tidemill.wire.generated.replica_batches import ReplicaBatchesRequest
 from tidemill.wire.generated.replica_log_ends import (
     AskedLogPartition,
     AskedLogTopic,
@@ -291,6 +292,7 @@ async def ask_as_another_broker(internal: Stage) -> None:
         topics=[AskedLogTopic(topic_id=topic.topic_id, partitions=logs)],
     )
     await internal.ask(ends, 0, refused=ErrorCode.NOT_LEADER_OR_FOLLOWER)  # it leads them all
+    await internal.ask(ReplicaBatchesRequest(topic_id=topic.topic_id, max_bytes=1 << 20), 0)
     spec = API_SPECS[ApiKey.DELETE_TOPICS]
     request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
     frame = encode_request(request, spec=spec, version=5, correlation_id=0, client_id="c")
@@ -335,6 +337,7 @@ SERVING: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
         (
             ApiKey.ALTER_PARTITION,
             ApiKey.ENVELOPE,
+            ApiKey.REPLICA_BATCHES,
             ApiKey.REPLICA_LOG_ENDS,
             ApiKey.REPLICA_PROGRESS,
         ),

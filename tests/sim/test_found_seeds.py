@@ -11,7 +11,7 @@ import pytest
 from tests.sim.campaign import run_campaign
 from tests.sim.faults import KNOWN_HOLES_KINDS
 from tests.sim.replicas import eventually, replicas_agree
-from tests.sim.test_three_brokers import IDS, ORDERS, Bench, run
+from tests.sim.three_brokers import IDS, ORDERS, Bench, run
 from tidemill.client.admin.topic_admin import Admin
 
 FOUND = [

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from tests.sim.replicas import eventually, replica
-from tests.sim.test_three_brokers import IDS, ORDERS, SEEDS, Bench, elected_without, run
+from tests.sim.test_three_brokers import elected_without
+from tests.sim.three_brokers import IDS, ORDERS, SEEDS, Bench, run
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.core.errors import ErrorCode
 from tidemill.testing.sim.world import SESSION_TIMEOUT_S

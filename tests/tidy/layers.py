@@ -178,6 +178,8 @@ ASYNC_SHELLS = (
     "metadata/store/zookeeper_store.py",
     "metadata/store/zookeeper_watches.py",
     "upkeep/cleaner.py",
+    "upkeep/damage_watch.py",
+    "upkeep/mender.py",
     "replication/flushing/flusher.py",
     "upkeep/housekeeping.py",
     "replication/holding/hold_spills.py",

@@ -89,6 +89,16 @@ _TOLD_ENDS_FIELDS = [
         _field("EndOffset", "int64", "-1"),
     ),
 ]
+_ASKED_BATCHES_FIELDS = [
+    _field("TopicId", "uuid"),
+    _field("PartitionIndex", "int32"),
+    _field("FetchOffset", "int64"),
+    _field("MaxBytes", "int32"),
+]
+_TOLD_BATCHES_FIELDS = [
+    _field("ErrorCode", "int16"),
+    _field("Records", "records") | {"nullableVersions": "0+"},
+]
 
 
 def _own(kind: str, name: str, key: int, fields: list[Schema]) -> Schema:
@@ -109,6 +119,9 @@ OWN_MESSAGES: list[Schema] = [
     # Where logs end whose partitions have no leader, before the longest of them is elected.
     _own("request", "ReplicaLogEnds", 10002, _ASKED_ENDS_FIELDS),
     _own("response", "ReplicaLogEnds", 10002, _TOLD_ENDS_FIELDS),
+    # Stored batches as they are, for a replica that has lost its own to damage.
+    _own("request", "ReplicaBatches", 10003, _ASKED_BATCHES_FIELDS),
+    _own("response", "ReplicaBatches", 10003, _TOLD_BATCHES_FIELDS),
 ]
 
 

@@ -128,6 +128,10 @@ class Broker:
         return self._data.replicas
 
     @property
+    def directory(self) -> LogDirectory:
+        return self._data.directory
+
+    @property
     def followers(self) -> Followers:
         return self._data.followers
 

@@ -31,6 +31,7 @@ from tidemill.replication.isr_proposals import IsrProposals
 from tidemill.replication.isr_sender import IsrSender
 from tidemill.replication.log_ends import LogEndAsker
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.batch_asker import BatchAsker
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.replication.replica_manager import ReplicaManager
@@ -40,7 +41,9 @@ from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.upkeep.cleaner import Cleaner
+from tidemill.upkeep.damage_watch import DamageWatch
 from tidemill.upkeep.housekeeping import Housekeeping
+from tidemill.upkeep.mender import Mender
 from tidemill.upkeep.stray_logs import StrayLogs
 
 __all__ = [
@@ -73,12 +76,15 @@ class DataPlane:
     isr_proposals: IsrProposals
     housekeeping: Housekeeping
     cleaner: Cleaner
+    mender: Mender
+    damage_watch: DamageWatch
     stray_logs: StrayLogs
     hold_host: HoldHost
     releaser: Releaser
     controller: ControllerLink
     """For proposals of in-sync sets; other requests have a connection of their own."""
     log_end_links: PeerLinks
+    batch_links: PeerLinks
     survey: LogEndSurvey
 
     def loops(self) -> Loops:
@@ -89,7 +95,8 @@ class DataPlane:
         yield "purges", self.housekeeping.run_purges()
         yield "openings", self.housekeeping.run_openings()
         yield "checkpoints", self.housekeeping.run_checkpoints()
-        yield "scrub", self.housekeeping.run_scrub()
+        yield "scrub", self.damage_watch.run()
+        yield "mender", self.mender.run()
         yield "cleaner", self.cleaner.run()
         yield "stray logs", self.stray_logs.run()
         yield "releaser", self.releaser.run()
@@ -102,6 +109,7 @@ class DataPlane:
         """End the connections to other brokers."""
         self.controller.close()
         self.log_end_links.close()
+        self.batch_links.close()
 
 
 def make_data_directory(disk: Disk, path: str) -> None:
@@ -243,6 +251,19 @@ def build_data_plane(
     sender = IsrSender(cluster, link)
     log_end_links = make_peer_links(seams, cluster, "log ends")
     cluster.survey.ask = LogEndAsker(cluster, replicas, log_end_links).ask
+    batch_links = make_peer_links(seams, cluster, "mending")
+    mender = Mender(
+        disk,
+        directory,
+        replicas,
+        broker_id=config.node_id,
+        clock=clock,
+        telemetry=telemetry,
+        log_changes=log_changes,
+        cutter=cutter,
+        ask=BatchAsker(batch_links).ask,
+        released=followers.released,
+    )
     directory.on_failure = _take_offline(replicas, cluster)
     return DataPlane(
         directory=directory,
@@ -262,11 +283,14 @@ def build_data_plane(
             config=cluster.live,
             log_changes=log_changes,
         ),
+        mender=mender,
+        damage_watch=DamageWatch(disk, directory, mender, clock=clock),
         stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.own_logs),
         hold_host=hold_host,
         releaser=Releaser(hold_host, disk, clock=clock, timers=timers, telemetry=telemetry),
         controller=link,
         log_end_links=log_end_links,
+        batch_links=batch_links,
         survey=cluster.survey,
     )
 

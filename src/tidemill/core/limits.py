@@ -212,6 +212,8 @@ CHECKPOINT_PRODUCERS_PER_SLICE = 20_000
 """Producers that one round of a checkpoint captures on the loop: about 1 ms."""
 SCRUB_EVENTS_MAX = 100
 """Damaged places that a scrub remembers one by one; it counts all of them."""
+SUSPECT_SEGMENTS_MAX = 1_000
+"""Segments that wait to be checked because a read has found damage; the next reads name others."""
 
 # --- cluster metadata ----------------------------------------------------------------------------
 PARTITIONS_PER_REQUEST_MAX = 10_000

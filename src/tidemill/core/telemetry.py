@@ -83,6 +83,9 @@ class Telemetry:
         self.cleaned_bytes = 0
         self.cleaned_segments = 0
         self.dirtiest_log_percent = 0
+        self.damage_found = 0
+        self.damage_mended = 0
+        self.damage_given_up = 0
         self.holds_released = 0
         self.holds_carried = 0
         self.hold_lateness = Histogram()

@@ -60,6 +60,20 @@ class FollowerLog:
     def name(self) -> TopicPartition:
         return self._partition.name
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the leader may count us: not by fetches with holes behind them (I14).
+
+        Who may be elected already goes on: it has the newest records, and others what it lacks.
+        """
+        if self.is_being_cut:
+            return False
+        partition = self._partition
+        image = partition.image
+        if not self.log.damage.is_open or image is None:
+            return True
+        return partition.broker_id in image.isr or partition.broker_id in image.elr
+
     def epoch_began(self) -> None:
         """Another leader epoch: what the last leader said does not count."""
         self._leader_start_offset = 0

@@ -75,8 +75,13 @@ def _find_end(image: MetadataImage, replicas: ReplicaManager, question: LogEndQu
 
 
 def _end_of(log: PartitionLog) -> LogEnd:
-    """The epoch of the last record, not that of a leader which wrote nothing."""
+    """The epoch of the last record, not that of a leader which wrote nothing.
+
+    Where recovery has found damage, the log does not count further than that.
+    """
     end = log.log_end_offset
+    if log.damage.cut_offset is not None:
+        end = max(log.log_start_offset, min(end, log.damage.cut_offset))
     if log.log_start_offset == end:
         return LogEnd(log.epochs.latest, end)
     return LogEnd(log.epochs.epoch_at(end - 1), end)

@@ -97,7 +97,7 @@ class Partition:
         self.as_leader = LeaderLog(self, flushes)
         self.as_follower = FollowerLog(self, flushes)
         self.mandate = Mandate(lease, boottime)
-        self._broker_id = broker_id
+        self.broker_id = broker_id
         self._epochs = epochs or BrokerEpochs()
         self.isr: tuple[int, ...] = ()
         self.effective_in_sync_min = 1
@@ -129,7 +129,7 @@ class Partition:
             self.epoch_start_offset = self.log.log_end_offset
             self.as_leader.epoch_began()
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
-            self.led = LedReplicas(self._broker_id, image, self._epochs, now=now)
+            self.led = LedReplicas(self.broker_id, image, self._epochs, now=now)
             self.mandate.epoch_began(image.leader_epoch)
             self._wake_everyone()
         else:
@@ -309,9 +309,9 @@ class Partition:
     def is_in_sync_follower(self) -> bool:
         """Whether another broker leads, and counts this one as in sync."""
         image = self.image
-        if self.is_leader or image is None or image.leader in (NO_LEADER, self._broker_id):
+        if self.is_leader or image is None or image.leader in (NO_LEADER, self.broker_id):
             return False
-        return self._broker_id in image.isr
+        return self.broker_id in image.isr
 
     @property
     def reading_role(self) -> tuple[int, bool, bool]:

@@ -5,8 +5,8 @@ due, the loop rests. A cleaning (`storage/compaction`) is a sequence of small st
 thread. After each step the loop waits as long as the step took, so that compaction uses at most
 half a core, and longer where the byte rate demands it.
 
-Leaders and followers clean their own logs: compaction is not replicated. A damaged log is reported
-once and not cleaned again; the scrub and recovery deal with damage.
+Leaders and followers clean their own logs: compaction is not replicated. A log with damage is not
+cleaned until the mender has replaced it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from tidemill.core.rng import Rng
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.compaction.cleanable import Cleanable, try_find_cleanable
-from tidemill.storage.compaction.cleaning import Compaction, LogChanged
+from tidemill.storage.compaction.cleaning import Compaction
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.rewriting.new_segment import LogChanged
 
 __all__ = ["Cleaner"]
 
 log = logging.getLogger(__name__)
 
 LOGS_PER_SCAN = 50
+DAMAGED_REST_S = 60.0
 
 _Candidate = tuple[FilePartitionLog, int]
 """A log, and the offset below which its records cannot be lost."""
@@ -66,7 +68,8 @@ class Cleaner:
         self._config = config
         self._pause = LivePause(config, lambda now: now.log_cleaner_backoff_ms)
         self._log_changes = log_changes
-        self._damaged: set[FilePartitionLog] = set()
+        self._damaged: dict[FilePartitionLog, float] = {}
+        """Until when a log is left alone, so that the mender can look at it; monotonic time."""
         self._holds_logs = False
         """Whether a cleaning has `log_changes`."""
 
@@ -91,12 +94,14 @@ class Cleaner:
     async def _find_dirty(self) -> list[Cleanable]:
         """Every log with something to clean, due or not."""
         logs = self._directory.logs()
-        self._damaged &= set(logs.values())
+        now = self._clock.monotonic()
+        self._damaged = {log_: until for log_, until in self._damaged.items() if now < until}
         found: list[Cleanable] = []
         candidates: list[_Candidate] = []
         for name, log_ in logs.items():
             partition = self._replicas.find(*name)
-            if partition is not None and log_.config.compacts and log_ not in self._damaged:
+            is_damaged = bool(log_.damage) or log_ in self._damaged
+            if partition is not None and log_.config.compacts and not is_damaged:
                 candidates.append((log_, partition.compactable_offset()))
         now_ms = self._clock.wall_ms()
         for start in range(0, len(candidates), LOGS_PER_SCAN):
@@ -125,12 +130,17 @@ class Cleaner:
             dedupe_buffer_bytes=self._config.current.log_cleaner_dedupe_buffer_size,
             now_ms=self._clock.wall_ms(),
         )
+        if found.log.is_being_rewritten:
+            return False
+        found.log.is_being_rewritten = True
         try:
             await self._run_steps(job)
         except LogChanged:
             return True
         except (KafkaError, StorageFault) as fault:
-            return job.log_has_changed or self._note_failure(job, found.log, fault)
+            return job.log_has_changed or self._note_failure(job, found, fault)
+        finally:
+            found.log.is_being_rewritten = False
         self._telemetry.cleanings += 1
         log.debug(
             "cleaned %s: %d bytes to %d, %d records dropped",
@@ -177,13 +187,14 @@ class Cleaner:
         self._holds_logs = wanted
 
     def _note_failure(
-        self, job: Compaction, log_: FilePartitionLog, fault: KafkaError | StorageFault
+        self, job: Compaction, found: Cleanable, fault: KafkaError | StorageFault
     ) -> bool:
         """Report the failure; returns whether another log may be tried at once."""
         self._telemetry.cleaning_failures += 1
-        log.error("compaction of %s failed: %s", log_.directory, fault)
+        log.error("compaction of %s failed: %s", found.log.directory, fault)
         if isinstance(fault, KafkaError):
-            self._damaged.add(log_)
+            self._directory.doubt(segment.path for segment in found.segments)
+            self._damaged[found.log] = self._clock.monotonic() + DAMAGED_REST_S
             return True
         if job.is_committing and not isinstance(fault, DiskFull):
             self._directory.fail(fault)

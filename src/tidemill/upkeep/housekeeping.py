@@ -28,7 +28,6 @@ from tidemill.storage.recovery.cut_files import purge_cut_files
 from tidemill.upkeep.log_opener import LogOpener
 from tidemill.upkeep.producer_expiry import ProducerExpiry
 from tidemill.upkeep.retention import RetentionPass, RetentionSlice
-from tidemill.upkeep.scrub import Scrub
 
 __all__ = ["Housekeeping"]
 
@@ -39,7 +38,6 @@ FILES_PER_SLICE = 50
 PRODUCERS_PER_SLICE = 2_000
 """Expired producers that are forgotten in one turn of the loop: about a millisecond."""
 CHECKPOINT_INTERVAL_S = 60.0
-SCRUB_INTERVAL_S = 1.0
 CLOSE_RETRY_S = 0.01
 
 
@@ -77,7 +75,6 @@ class Housekeeping:
         self._opener = LogOpener(
             disk, directory, replicas, log_changes=log_changes, settled=self._purge_due.set
         )
-        self._scrub = Scrub(disk, directory.paths)
 
     def _droppable_offset_of(self, name: TopicPartition) -> int:
         partition = self._replicas.find(*name)
@@ -187,19 +184,6 @@ class Housekeeping:
             # As READ: DeleteRecords may wait for this one, or behind it.
             await self._disk.run(self._noting_metadata(write))
 
-    async def run_scrub(self) -> None:
-        """Read closed segments slowly and verify their checksums."""
-        while True:
-            await asyncio.sleep(SCRUB_INTERVAL_S)
-            part = self._scrub.next_slice(self._monotonic_ms())
-            if part is None:
-                continue
-            await self._disk.run(part.run, DiskWork.BACKGROUND)
-            for damage in self._scrub.finish(part, self._monotonic_ms()):
-                log.error(
-                    "damage in %s at byte %d: %s", damage.path, damage.position, damage.detail
-                )
-
     async def close(self, *, is_clean: bool = True) -> None:
         """Flush everything, write the last checkpoint and, if `is_clean`, the marker of that."""
         marks = self._replicas.high_watermarks()
@@ -224,6 +208,3 @@ class Housekeeping:
             write()
 
         return both
-
-    def _monotonic_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)

@@ -2,7 +2,7 @@
 
 A disk loses bits unnoticed where data is not read. The scrub reads everything once per period, in
 small slices and within a byte rate, so that damage is found while another replica still has a good
-copy. It only reports: a slice changes no file.
+copy. It only reports: a slice changes no file, and `mender` replaces what is damaged.
 
     next_slice(now_ms) -> a slice, or None when nothing is due    on the loop
     slice.run()                                                   in a thread
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import final
 
 from tidemill.core.errors import StorageFault
@@ -25,6 +26,7 @@ from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
 from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_after
 from tidemill.storage.recovery.segment_files import offsets_in
+from tidemill.storage.state.log_damage import DamagedRange
 
 __all__ = ["WEEK_MS", "DamageFound", "Scrub", "ScrubSlice"]
 
@@ -41,8 +43,8 @@ class DamageFound:
     partition: TopicPartition
     path: str
     position: int
-    next_offset: int
-    """The first offset that cannot be read."""
+    offsets: DamagedRange
+    """What cannot be read."""
     detail: str
 
 
@@ -50,11 +52,21 @@ class DamageFound:
 class ScrubSlice:
     """A few megabytes of one segment."""
 
-    def __init__(self, disk: Disk, partition: TopicPartition, path: str, base_offset: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        partition: TopicPartition,
+        path: str,
+        *,
+        base_offset: int,
+        next_offset: int,
+    ) -> None:
+        """The segment has the offsets from `base_offset` up to `next_offset`."""
         self._disk = disk
         self._partition = partition
         self._path = path
         self._base_offset = base_offset
+        self._next_offset = next_offset
         self._scan: CheckedScan | None = None
         self._file: DiskFile | None = None
         self._size_bytes = 0
@@ -73,7 +85,7 @@ class ScrubSlice:
         except StorageFault as error:
             self.is_last = True
             if self._disk.exists(self._path):
-                self._report(0 if self._scan is None else self._scan.position, str(error))
+                self._report(str(error), self._next_offset)
         if self.is_last and self._file is not None:
             self._file.close()
 
@@ -91,23 +103,27 @@ class ScrubSlice:
             if scan.position - start >= SLICE_BYTES:
                 break
         if scan.damage is not None:
-            self._report(scan.position, scan.damage)
-            self._skip_damage(scan, file)
+            self._skip_damage(scan, file, scan.damage)
+        elif scan.position >= self._size_bytes and scan.next_offset < self._next_offset:
+            self._report("the segment ends too early", self._next_offset)
         self.checked_bytes = scan.position - start
         self.is_last = self.is_last or scan.position >= self._size_bytes
 
-    def _skip_damage(self, scan: CheckedScan, file: DiskFile) -> None:
+    def _skip_damage(self, scan: CheckedScan, file: DiskFile, detail: str) -> None:
         found = try_find_batch_after(
             file, position=scan.position, end=self._size_bytes, next_offset=scan.next_offset
         )
+        self._report(detail, self._next_offset if found is None else found.header.base_offset)
         if found is None:
             self.is_last = True
         else:
             scan.skip_to(found)
 
-    def _report(self, position: int, detail: str) -> None:
-        next_offset = self._base_offset if self._scan is None else self._scan.next_offset
-        self.damage.append(DamageFound(self._partition, self._path, position, next_offset, detail))
+    def _report(self, detail: str, end_offset: int) -> None:
+        scan = self._scan
+        position = 0 if scan is None else scan.position
+        offsets = DamagedRange(self._base_offset if scan is None else scan.next_offset, end_offset)
+        self.damage.append(DamageFound(self._partition, self._path, position, offsets, detail))
 
 
 @final
@@ -179,6 +195,12 @@ class Scrub:
             return []  # deleted since the cycle began
         bases = offsets_in(names, LOG_SUFFIX)
         return [
-            ScrubSlice(self._disk, partition, offset_path(directory, base, LOG_SUFFIX), base)
-            for base in bases[:-1]
+            ScrubSlice(
+                self._disk,
+                partition,
+                offset_path(directory, base, LOG_SUFFIX),
+                base_offset=base,
+                next_offset=next_base,
+            )
+            for base, next_base in pairwise(bases)
         ]

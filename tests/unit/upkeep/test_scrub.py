@@ -55,7 +55,7 @@ def test_F20_damage_is_found_counted_and_located(disk, directory):
     disk.flip_bit(FIRST, 2 * SIZE - 1)
     scrub = scrub_of(disk, directory)
     found = run_cycle(scrub)
-    assert [(one.partition, one.path, one.position, one.next_offset) for one in found] == [
+    assert [(one.partition, one.path, one.position, one.offsets.start_offset) for one in found] == [
         (ORDERS, FIRST, SIZE, 1)
     ]
     assert scrub.damages_found == 1
@@ -66,7 +66,7 @@ def test_the_rest_of_a_damaged_segment_is_checked_too(disk, directory):
     for place in (1, 3):
         disk.flip_bit(FIRST, place * SIZE + SIZE - 1)
     found = run_cycle(scrub_of(disk, directory))
-    assert [one.next_offset for one in found] == [1, 3]
+    assert [one.offsets.start_offset for one in found] == [1, 3]
 
 
 def test_the_scrub_changes_nothing(disk, directory):

@@ -60,7 +60,7 @@ class Followers:
             clock=clock,
             cutter=cutter,
             supervisor=supervisor,
-            released=self._released,
+            released=self.released,
             checkpoint=checkpoint,
             unclean_epoch=unclean_epoch,
         )
@@ -114,7 +114,8 @@ class Followers:
         if place is not None:
             self._lanes[place].leave(partition)
 
-    def _released(self, partition: Partition, rest_s: float) -> None:
+    def released(self, partition: Partition, rest_s: float) -> None:
+        """Its log was cut or mended: fetch it again, after a rest."""
         place = self._places.get(partition)
         if place is not None:
             self._lanes[place].release(partition, rest_s)

@@ -76,8 +76,12 @@ class LeaderAnswers:
         self._failures.pop(partition, None)
 
     def may_ask(self, partition: Partition) -> bool:
-        """Whether its log is ours to tell of: not while it is cut, or refuses to be."""
-        return partition not in self._cutting and partition.as_follower.refused_cut is None
+        """Whether its log is ours to tell of: not while it is cut, refuses to be, or has holes."""
+        return (
+            partition not in self._cutting
+            and partition.as_follower.refused_cut is None
+            and partition.as_follower.is_whole
+        )
 
     def apply(
         self, partition: Partition, data: PartitionData, *, is_wanted: Callable[[], bool]

@@ -23,6 +23,7 @@ from tidemill.server.handlers.data import (
     fetch,
     list_offsets,
     offset_for_leader_epoch,
+    replica_batches,
     replica_progress,
 )
 from tidemill.server.handlers.groups import (
@@ -117,6 +118,7 @@ _LISTED: tuple[Handler, ...] = (
     alter_replica_log_dirs.HANDLER,
     alter_partition.HANDLER,
     replica_log_ends.HANDLER,
+    replica_batches.HANDLER,
 )
 _PASSED_ON: tuple[Handler, ...] = (
     create_topics.HANDLER,

@@ -298,6 +298,24 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda s: s.services.telemetry.cleaning_failures),
     ),
     Metric(
+        "tidemill_damage_found_total",
+        "counter",
+        "Ranges of offsets that were found damaged at rest.",
+        _one(lambda s: s.services.telemetry.damage_found),
+    ),
+    Metric(
+        "tidemill_damage_mended_total",
+        "counter",
+        "Damaged ranges that were replaced by the batches of another replica.",
+        _one(lambda s: s.services.telemetry.damage_mended),
+    ),
+    Metric(
+        "tidemill_damage_given_up_total",
+        "counter",
+        "Damaged ranges that no replica has: their records are lost.",
+        _one(lambda s: s.services.telemetry.damage_given_up),
+    ),
+    Metric(
         "tidemill_cleaned_bytes_total",
         "counter",
         "Bytes that compaction read and wrote.",

@@ -41,7 +41,11 @@ from tidemill.storage.directory.checkpoint import (
     write_cap,
     write_generation,
 )
-from tidemill.storage.directory.directory_meta import DirectoryMeta, claim_directory
+from tidemill.storage.directory.directory_meta import (
+    DirectoryMeta,
+    claim_directory,
+    try_parse_partition,
+)
 from tidemill.storage.directory.directory_start import ConfigOf, DirectoryStart
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.hosted_log import HostedLog, droppable_end
@@ -51,6 +55,7 @@ from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.log_file_names import LOG_SUFFIX, try_parse_offset
 from tidemill.storage.journal.journal_block import encode_log_name
 from tidemill.storage.journal.journal_replay import remove_journal
 from tidemill.storage.journal.round_journal import JournalLimits, RoundJournal
@@ -183,6 +188,22 @@ class LogDirectory:
     def paths(self) -> list[tuple[TopicPartition, str]]:
         """Every log and its directory, for the scrub."""
         return [(partition, hosted.path) for partition, hosted in self._hosted.items()]
+
+    def doubt(self, segments: Iterable[str]) -> None:
+        """These files may be damaged: for the mender."""
+        self._files.suspects.extend(segments)
+
+    def take_doubtful(self) -> list[tuple[TopicPartition, int]]:
+        """The logs and segments in which reads have found damage since the last call."""
+        found = []
+        suspects = self._files.suspects
+        while suspects:
+            directory, _, name = suspects.popleft().rpartition("/")
+            partition = try_parse_partition(directory.rpartition("/")[2])
+            base_offset = try_parse_offset(name, LOG_SUFFIX)
+            if partition is not None and base_offset is not None:
+                found.append((partition, base_offset))
+        return found
 
     def begin_creation(self, wanted: Iterable[WantedLog]) -> LogCreation:
         """Prepare new, empty logs: `make` them through `Disk.run`, then `adopt` them.

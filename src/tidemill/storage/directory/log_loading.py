@@ -16,12 +16,13 @@ from tidemill.storage.directory.checkpoint import Checkpoint, CheckpointEntry, t
 from tidemill.storage.directory.directory_meta import try_read_topic_id, write_topic_id
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
-from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
+from tidemill.storage.files.log_file_names import DAMAGE_NAME, LOG_SUFFIX, offset_path
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import BeforeCut, FilePartitionLog, LoadedState
 from tidemill.storage.recovery.clean_load import CheckpointedLog, try_load_clean
 from tidemill.storage.recovery.log_recovery import recover
 from tidemill.storage.recovery.recovery_report import PartitionReport
+from tidemill.storage.state.log_damage import load_damage, store_damage
 
 __all__ = ["LoadedLog", "LogLoader"]
 
@@ -76,6 +77,7 @@ class LogLoader:
         if entry is not None and entry.topic_id != topic_id:
             entry = None
         state, report = self._load_state(path, entry, config)
+        self._load_damage(path, state, report)
         state.is_stored = _is_stored(state, report)
         state.producers.expire(self._now_ms, self._producer_expiration_ms)
         log = FilePartitionLog(self._disk, self._files, path, config, state, before_cut=before_cut)
@@ -123,6 +125,23 @@ class LogLoader:
             index_interval_bytes=interval_bytes,
             now_ms=self._now_ms,
         )
+
+    def _load_damage(self, path: str, state: LoadedState, report: PartitionReport) -> None:
+        """What is known from before, and what recovery found: its next run may not look there."""
+        if self._disk.exists(f"{path}/{DAMAGE_NAME}"):
+            state.damage = load_damage(self._disk, path)
+        replayed_from = 0 if report.rebuilt else max(state.snapshot_offsets, default=0)
+        found = [damage.next_offset for damage in report.damage]
+        if state.is_replayed:
+            ranges = state.damage.ranges
+            found += [one.start_offset for one in ranges if one.end_offset > replayed_from]
+        if not found:
+            return
+        report.is_suspect = True
+        cut_offset = max(min(found), state.log_start_offset)
+        if state.damage.cut_offset is None or cut_offset < state.damage.cut_offset:
+            state.damage.cut_offset = cut_offset
+            store_damage(self._disk, path, state.damage.encode())
 
     def _checkpointed(self, path: str, entry: CheckpointEntry | None) -> CheckpointedLog:
         """What the checkpoint says about a log, lowered by a cut since then."""

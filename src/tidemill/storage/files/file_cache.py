@@ -12,11 +12,11 @@ file, and what is appended to the old one is lost.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import Protocol, final
 
-from tidemill.core.limits import OPEN_FILES_MAX, SEGMENT_INDEXES_MAX
+from tidemill.core.limits import OPEN_FILES_MAX, SEGMENT_INDEXES_MAX, SUSPECT_SEGMENTS_MAX
 from tidemill.storage.files.disk import Disk, DiskFile
 
 __all__ = ["FileCache", "IndexHolder"]
@@ -44,6 +44,8 @@ class FileCache:
         self._indexes_max = indexes_max
         self._files: OrderedDict[str, DiskFile] = OrderedDict()
         self._indexes: OrderedDict[IndexHolder, None] = OrderedDict()
+        self.suspects: deque[str] = deque(maxlen=SUSPECT_SEGMENTS_MAX)
+        """Segments in which a read has found damage: for whoever mends it."""
 
     def __len__(self) -> int:
         return len(self._files)

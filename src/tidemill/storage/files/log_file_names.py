@@ -9,6 +9,7 @@ NNNNNNNNNNNNNNNNNNNN.holds       the held records after all below offset N; may 
 NNNNNNNNNNNNNNNNNNNN.holdrun     sorted held records, run number N (`hold_files`); may be lost
 leader-epochs                    which epoch began at which offset
 clean-point                      compaction has seen everything below this offset; may be lost
+damage                           offsets that are damaged; there is none where nothing is
 N-M.swap                         replaces the segments from N up to M (`segment_swap`)
 *.cleaned                        compaction had not finished it; of no value
 *.deleted                        removed from the log, waits to be unlinked; never read again
@@ -21,6 +22,7 @@ __all__ = [
     "ABORTED_INDEX_SUFFIX",
     "CLEANED_SUFFIX",
     "CLEAN_POINT_NAME",
+    "DAMAGE_NAME",
     "DELETED_SUFFIX",
     "HOLD_RUN_SUFFIX",
     "HOLD_SNAPSHOT_SUFFIX",
@@ -49,6 +51,7 @@ TEMPORARY_SUFFIX = ".tmp"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 CLEAN_POINT_NAME = "clean-point"
+DAMAGE_NAME = "damage"
 LEADER_EPOCHS_NAME = "leader-epochs"
 
 _DIGITS = 20

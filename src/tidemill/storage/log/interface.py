@@ -19,6 +19,7 @@ from tidemill.storage.files.disk import Buffer
 from tidemill.storage.index.aborted_index import AbortedTransaction
 from tidemill.storage.log.flush_point import FlushPoint
 from tidemill.storage.state.leader_epochs import LeaderEpochs
+from tidemill.storage.state.log_damage import LogDamage
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import BatchHeader, iter_headers
 
@@ -149,6 +150,9 @@ class PartitionLog(Protocol):
     def producers(self) -> ProducerStates: ...
 
     @property
+    def damage(self) -> LogDamage: ...
+
+    @property
     def config(self) -> LogConfig: ...
 
     def set_config(self, config: LogConfig) -> None: ...
@@ -173,6 +177,10 @@ class PartitionLog(Protocol):
         At most `max_bytes`; with `at_least_one` the first batch is returned whole even if it is
         larger. KafkaError OFFSET_OUT_OF_RANGE outside [log_start_offset, log_end_offset].
         """
+        ...
+
+    def doubt(self, offset: int) -> None:
+        """A batch near this offset is damaged: whoever mends logs is to look."""
         ...
 
     def try_find_aborted(

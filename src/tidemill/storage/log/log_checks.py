@@ -7,10 +7,23 @@ from collections.abc import Sequence
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut
-from tidemill.wire.batch import CONTROL, LOG_OVERHEAD_BYTES, BatchHeader
+from tidemill.wire.batch import (
+    CONTROL,
+    LOG_OVERHEAD_BYTES,
+    BatchHeader,
+    CorruptBatch,
+    iter_headers,
+)
 from tidemill.wire.transaction_marker import TransactionMarker, read_marker
 
-__all__ = ["check_order", "check_readable", "check_start", "cut_now", "read_markers"]
+__all__ = [
+    "check_offsets",
+    "check_order",
+    "check_readable",
+    "check_start",
+    "cut_now",
+    "read_markers",
+]
 
 
 def check_order(headers: Sequence[BatchHeader], *, next_offset: int, leader_epoch: int) -> int:
@@ -23,6 +36,16 @@ def check_order(headers: Sequence[BatchHeader], *, next_offset: int, leader_epoc
         leader_epoch = header.partition_leader_epoch
         size_bytes += LOG_OVERHEAD_BYTES + header.batch_length
     return size_bytes
+
+
+def check_offsets(chunks: Sequence[Buffer], *, next_offset_max: int) -> None:
+    """Raises CorruptBatch unless offsets rise and end in their segment: no checksum covers them."""
+    next_offset = 0
+    for chunk in chunks:
+        for _, header in iter_headers(chunk):
+            if not next_offset <= header.base_offset < next_offset_max:
+                raise CorruptBatch(f"offset {header.base_offset} where {next_offset} is the next")
+            next_offset = header.next_offset
 
 
 def read_markers(

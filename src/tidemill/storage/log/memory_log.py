@@ -24,6 +24,7 @@ from tidemill.storage.log.log_checks import (
     read_markers,
 )
 from tidemill.storage.state.leader_epochs import LeaderEpochs
+from tidemill.storage.state.log_damage import LogDamage
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
 from tidemill.wire.marks import is_veiled
@@ -50,6 +51,7 @@ class MemoryPartitionLog:
         self.size_bytes = 0
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
+        self.damage = LogDamage()
         self._aborted = AbortedIndex(0)
 
     @property
@@ -104,6 +106,9 @@ class MemoryPartitionLog:
             chunks.append(batch)
             size_bytes += len(batch)
         return LogSlice(chunks, size_bytes)
+
+    def doubt(self, offset: int) -> None:
+        pass  # nothing at rest can be damaged
 
     def try_find_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         return self._aborted.find(start_offset, end_offset)[0]

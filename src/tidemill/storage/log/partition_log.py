@@ -21,7 +21,7 @@ and a drop settle a swap that a failed compaction left.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import final
 
@@ -46,6 +46,7 @@ from tidemill.storage.log.segment_swap import SegmentSwap
 from tidemill.storage.log.segments import Segments
 from tidemill.storage.state.clean_point import CleanPoint
 from tidemill.storage.state.leader_epochs import LeaderEpochs
+from tidemill.storage.state.log_damage import LogDamage
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
@@ -69,6 +70,9 @@ class LoadedState:
     producers: ProducerStates
     snapshot_offsets: Sequence[int] = ()
     """The producer snapshots in the directory, valid or not."""
+    damage: LogDamage = field(default_factory=LogDamage)
+    is_replayed: bool = False
+    """Epochs and producers were rebuilt from batches, and so from what damage has left of them."""
     is_stored: bool = False
     """Producers and indexes are on disk up to the log's end."""
 
@@ -98,6 +102,8 @@ class FilePartitionLog:
         self.size_bytes = self.segments.size_bytes()
         self.epochs = state.epochs
         self.producers = state.producers
+        self.damage = state.damage
+        self.damage.cut_to(self.log_end_offset)
         self.progress = FlushProgress(
             disk,
             self.segments,
@@ -119,6 +125,8 @@ class FilePartitionLog:
         self.is_closed = False
         self.is_being_cut = False
         """A cut has begun and not ended: the files hold more than the log says."""
+        self.is_being_rewritten = False
+        """Compaction or mending writes new segments of it: one of them at a time."""
 
     @classmethod
     def create(
@@ -225,12 +233,22 @@ class FilePartitionLog:
         )
         if offset >= end_offset or offset == self.log_end_offset:
             return LogSlice((), 0)
+        if self.damage.has_ranges:
+            end_offset = self.damage.readable_end(offset, end_offset)
         segment = self.segments.active
         if offset < segment.base_offset:
             segment = self.segments.holding(offset)
         return segment.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether compaction has dropped offsets, or may have. May wait for the disk."""
+        return self.config.compacts or self.clean_point.offset > 0
+
+    def doubt(self, offset: int) -> None:
+        self._files.suspects.append(self.segments.holding(offset).path)
 
     def try_find_aborted(
         self, start_offset: int, end_offset: int
@@ -320,6 +338,7 @@ class FilePartitionLog:
         self.log_end_offset = end
         self.log_start_offset = end if cut.restarts else min(self.log_start_offset, end)
         self.size_bytes = self.segments.size_bytes()
+        self.damage.cut_to(0 if cut.restarts else end)
         self.epochs.truncate_from_end(end)
         if cut.restarts:
             self.epochs.clear()
@@ -353,6 +372,7 @@ class FilePartitionLog:
         check_start(offset, log_end_offset=self.log_end_offset)
         if offset > self.log_start_offset:
             self.log_start_offset = offset
+            self.damage.start_at(offset)
             self.progress.start_advanced(offset)
             self.epochs.truncate_from_start(offset)
 

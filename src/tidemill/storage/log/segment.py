@@ -44,6 +44,7 @@ from tidemill.storage.index.segment_index import (
 from tidemill.storage.log.batch_finder import BatchFinder
 from tidemill.storage.log.flush_point import UnsyncedTail
 from tidemill.storage.log.interface import LogSlice
+from tidemill.storage.log.log_checks import check_offsets
 from tidemill.wire.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -407,11 +408,16 @@ class Segment:
         finder = BatchFinder(
             file, self.load_index(), size_bytes=size_bytes, next_offset=next_offset
         )
-        start, stop = search(finder)
-        found = _read_slice(file, start, stop)
-        for data in found.chunks:
-            for position, header in iter_headers(data):
-                verify(memoryview(data)[position:], header)
+        try:
+            start, stop = search(finder)
+            found = _read_slice(file, start, stop)
+            for data in found.chunks:
+                for position, header in iter_headers(data):
+                    verify(memoryview(data)[position:], header)
+            check_offsets(found.chunks, next_offset_max=next_offset)
+        except (CorruptBatch, StorageFault):
+            self._files.suspects.append(self.path)
+            raise
         return found.chunks
 
     def max_timestamp(self) -> int:

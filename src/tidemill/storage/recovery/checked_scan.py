@@ -8,7 +8,7 @@ offsets is part of the check, and so is the order of leader epochs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -26,7 +26,7 @@ from tidemill.wire.batch import (
     read_header,
 )
 
-__all__ = ["CheckedScan", "FoundBatch", "try_find_batch_after"]
+__all__ = ["CheckHeader", "CheckedScan", "FoundBatch", "try_find_batch_after"]
 
 _MAGIC = bytes([MAGIC])
 _WINDOW_BYTES = MIB
@@ -34,6 +34,10 @@ _SEARCH_CRC_FACTOR = 4
 """A search may checksum at most this many times the bytes it looks through."""
 _OFFSET_LEAP_MAX = 1 << 32
 """Damage that fits into a segment cannot hide more offsets than this."""
+
+
+CheckHeader = Callable[[BatchHeader, int], None]
+"""Takes a header and the offset that is next. The checksum covers neither offset nor epoch."""
 
 
 @final
@@ -98,10 +102,19 @@ class CheckedScan:
     """
 
     def __init__(
-        self, file: DiskFile, *, position: int, end: int, next_offset: int, leader_epoch: int = -1
+        self,
+        file: DiskFile,
+        *,
+        position: int,
+        end: int,
+        next_offset: int,
+        leader_epoch: int = -1,
+        check: CheckHeader | None = None,
     ) -> None:
+        """`check`: what else the caller knows of the batches; it raises CorruptBatch."""
         self._window = _Window(file, end)
         self._end = end
+        self._check = check
         self.position = position
         self.next_offset = next_offset
         self.leader_epoch = leader_epoch
@@ -139,18 +152,25 @@ class CheckedScan:
         if header.partition_leader_epoch < self.leader_epoch:
             detail = f"leader epoch {header.partition_leader_epoch} after {self.leader_epoch}"
             raise CorruptBatch(detail)
+        if self._check is not None:
+            self._check(header, self.next_offset)
         if self._window.crc_of(self.position + ATTRIBUTES_AT, batch_end) != header.crc:
             raise CorruptBatch(f"checksum mismatch in the batch at byte {self.position}")
         return header
 
 
 def try_find_batch_after(
-    file: DiskFile, *, position: int, end: int, next_offset: int
+    file: DiskFile,
+    *,
+    position: int,
+    end: int,
+    next_offset: int,
+    accepts: Callable[[BatchHeader], bool] = lambda _header: True,
 ) -> FoundBatch | None:
     """The next valid batch somewhere after damage, or None.
 
-    Only a matching checksum counts. Garbage may look like many batches, so the bytes that are
-    checksummed in vain are bounded.
+    Only a matching checksum counts, and what else the caller knows (`accepts`). Garbage may look
+    like many batches, so the bytes that are checksummed in vain are bounded.
     """
     window = _Window(file, end)
     budget = _SEARCH_CRC_FACTOR * (end - position)
@@ -161,7 +181,7 @@ def try_find_batch_after(
             return None
         at = magic_at - MAGIC_AT
         header = _try_header(window, at)
-        if header is not None and _could_follow(header, next_offset, end - at):
+        if header is not None and _could_follow(header, next_offset, end - at) and accepts(header):
             budget -= header.size_bytes
             if window.crc_of(at + ATTRIBUTES_AT, at + header.size_bytes) == header.crc:
                 return FoundBatch(at, header)

@@ -140,6 +140,7 @@ class _Recovery:
             epochs=epochs,
             producers=producers,
             snapshot_offsets=offsets_in(names, SNAPSHOT_SUFFIX),
+            is_replayed=True,
         )
 
     # --- the batches ------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
     REPLICA_PROGRESS = 10001
     REPLICA_LOG_ENDS = 10002
+    REPLICA_BATCHES = 10003
 
 
 # key, name, module, advertised from, first version, last, first flexible (-1: none)
@@ -276,4 +277,5 @@ ROWS = (
     ),
     (ApiKey.REPLICA_PROGRESS, "ReplicaProgress", "replica_progress", 0, 0, 0, 0),
     (ApiKey.REPLICA_LOG_ENDS, "ReplicaLogEnds", "replica_log_ends", 0, 0, 0, 0),
+    (ApiKey.REPLICA_BATCHES, "ReplicaBatches", "replica_batches", 0, 0, 0, 0),
 )

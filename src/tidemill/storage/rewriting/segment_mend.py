@@ -1,0 +1,315 @@
+"""Writes a damaged segment anew: its valid batches, and those of another replica for the rest.
+
+    run_slice    copies valid batches, up to a hole or the end; for threads
+    hole         the offsets that are missing, and what must come after them
+    take         checks batches of another replica and writes them into the hole; for threads
+
+A batch is identified by its offset and its leader epoch: two logs that share one batch share all
+before it (I10). So the other replica must also show the batch that follows the hole here. Without
+that its log may have gone another way.
+
+Batches that look valid inside damage may be the content of a record. If the other replica does not
+know the one that follows the hole, a second attempt takes everything up to the segment's end
+(`takes_rest`).
+
+Where logs are compacted, replicas differ in what they have dropped, and a log that mixes both may
+bring back a deleted key. So all segments are taken over whole, one after the other (`takes_all`).
+The batch that follows may be gone there; what is taken must be of the epochs that this log knows.
+
+Offsets follow each other without gaps, unless compaction made some, and a segment ends where the
+next one begins. Where another replica is believed that has a gap, a batch without records fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.errors import StorageFault
+from tidemill.core.limits import MIB
+from tidemill.storage.files.disk import Buffer, Disk
+from tidemill.storage.log.segment import Segment
+from tidemill.storage.recovery.checked_scan import CheckedScan, FoundBatch, try_find_batch_after
+from tidemill.storage.rewriting.new_segment import NewSegment
+from tidemill.storage.state.log_damage import DamagedRange
+from tidemill.wire.batch import (
+    HEADER_BYTES,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptBatch,
+    iter_headers,
+    read_header,
+    verify,
+    write_header,
+)
+from tidemill.wire.transaction_marker import read_marker
+
+__all__ = ["Hole", "SegmentMend", "WrongBatches", "first_header"]
+
+SLICE_BYTES = MIB
+
+EpochAt = Callable[[int], int | None]
+"""Which leader epoch wrote an offset, as this log knows it; None: it does not."""
+FollowingHeader = Callable[[], BatchHeader | None]
+"""The first batch after the segment; None while there is none. May wait for the disk."""
+
+
+class WrongBatches(Exception):
+    """What another replica has does not fit: its log is another one, or lacks the same."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets of which the segment has no valid batch."""
+
+    range: DamagedRange
+    size_bytes: int
+    """Of the invalid bytes; 0: the batches are gone without a trace."""
+    next_batch: BatchHeader | None
+    """The valid batch after it, here; None: the log has none yet."""
+
+
+@final
+class SegmentMend:
+    """One attempt to mend one closed segment."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        segment: Segment,
+        *,
+        index_interval_bytes: int,
+        following: FollowingHeader,
+        epoch_at: EpochAt,
+        has_gaps: bool = False,
+        takes_rest: bool = False,
+        takes_all: bool = False,
+    ) -> None:
+        """`has_gaps`: compaction may have dropped batches."""
+        self._segment = segment
+        self._following = following
+        self._epoch_at = epoch_at
+        self._has_gaps = has_gaps
+        self._takes_rest = takes_rest
+        self._takes_all = takes_all
+        self._resume: FoundBatch | None = None
+        """Where the valid batches go on after the hole, in this segment."""
+        self._file = segment.file()
+        self._scan = CheckedScan(
+            self._file,
+            position=0,
+            end=segment.size_bytes,
+            next_offset=segment.base_offset,
+            check=self._check_own,
+        )
+        self.new = NewSegment(disk, [segment], index_interval_bytes=index_interval_bytes)
+        self.hole: Hole | None = None
+        """To be filled by `take` before the next slice."""
+        self.holes: list[Hole] = []
+        """All that were found so far."""
+        self.next_offset = segment.base_offset
+        """Of the batch to be written next; where to ask for batches while there is a hole."""
+        self._epoch = -1
+        self.is_done = False
+
+    # --- valid batches ----------------------------------------------------------------------------
+
+    def run_slice(self) -> None:
+        """Copy about a megabyte; stop at a hole, or at the end."""
+        assert self.hole is None, "a hole is filled first"
+        if self._takes_all:
+            self._open_hole(None)
+            return
+        try:
+            is_intact = self._copy_some()
+        except StorageFault as fault:  # sectors that cannot be read: nothing after them counts
+            self._scan.damage = str(fault)
+            self._open_hole(None)
+            return
+        if not is_intact:
+            self._open_hole(None if self._takes_rest else self._try_resume())
+        elif self._scan.position >= self._segment.size_bytes:
+            self._finish()
+
+    def _check_own(self, header: BatchHeader, next_offset: int) -> None:
+        """What the log knows of its batches besides their checksums."""
+        if header.next_offset > self._segment.next_offset:
+            raise CorruptBatch(f"offset {header.last_offset} is not of this segment")
+        if header.base_offset > next_offset and not self._has_gaps:
+            raise CorruptBatch(f"offset {header.base_offset} where {next_offset} is the next")
+        known = self._epoch_at(header.base_offset)
+        if known is not None and known != header.partition_leader_epoch:
+            raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} instead of {known}")
+
+    def _copy_some(self) -> bool:
+        """False if damage follows."""
+        start = self._scan.position
+        for found in self._scan:
+            header = found.header
+            marker = (
+                self._file.pread(header.size_bytes, found.position) if header.is_control else b""
+            )
+            self._note(header, marker)
+            if self._scan.position - start >= SLICE_BYTES:
+                break
+        end = self._scan.position
+        if end > start:
+            self.new.write([self._file.pread(end - start, start)])
+        return self._scan.damage is None
+
+    def _note(self, header: BatchHeader, batch: Buffer) -> None:
+        """`batch`: its bytes, needed of a transaction's marker."""
+        self.new.note(header.base_offset, header.max_timestamp, header.size_bytes)
+        if header.is_control:
+            self.new.index.note_marker(header, read_marker(memoryview(batch), header))
+        self.next_offset = header.next_offset
+        self._epoch = header.partition_leader_epoch
+
+    def _finish(self) -> None:
+        if self.next_offset < self._segment.next_offset:
+            self._open_hole(None)  # the file ends too early
+        else:
+            self.is_done = True
+
+    # --- the hole ---------------------------------------------------------------------------------
+
+    def _try_resume(self) -> FoundBatch | None:
+        return try_find_batch_after(
+            self._file,
+            position=self._scan.position,
+            end=self._segment.size_bytes,
+            next_offset=self._scan.next_offset,
+            accepts=self._could_be_own,
+        )
+
+    def _could_be_own(self, header: BatchHeader) -> bool:
+        try:
+            self._check_own(header, header.base_offset)
+        except CorruptBatch:
+            return False
+        return True
+
+    def _open_hole(self, resume: FoundBatch | None) -> None:
+        self._resume = resume
+        if resume is None:
+            end_offset, end = self._segment.next_offset, self._segment.size_bytes
+            next_batch = self._following()
+        else:
+            end_offset, end, next_batch = resume.header.base_offset, resume.position, resume.header
+        missing = DamagedRange(self.next_offset, end_offset)
+        self.hole = Hole(missing, end - self._scan.position, next_batch)
+        self.holes.append(self.hole)
+        if missing.start_offset == missing.end_offset:  # bytes between two batches: none is lost
+            self._go_on(missing.end_offset)
+
+    def skip_hole(self) -> None:
+        """Look at what comes after it; the new segment is of no use then."""
+        assert self.hole is not None
+        self._go_on(self.hole.range.end_offset)
+
+    def take(self, records: Buffer, *, may_have_gaps: bool) -> None:
+        """Write batches of another replica, up to the one that must follow. Raises WrongBatches.
+
+        `may_have_gaps`: the other replica is believed, whatever it lacks.
+        """
+        hole = self.hole
+        assert hole is not None
+        view = memoryview(records)
+        chunks: list[Buffer] = []
+        try:
+            for position, header in iter_headers(view):
+                batch = view[position : position + header.size_bytes]
+                verify(batch, header)
+                if header.base_offset >= hole.range.end_offset:
+                    self._check_next(hole, header)
+                    chunks += self._close_hole(hole, may_have_gaps=may_have_gaps)
+                    break
+                self._check(header, hole, may_have_gaps=may_have_gaps)
+                if header.base_offset > self.next_offset and not self._has_gaps:
+                    chunks.append(self._fill_up_to(header.base_offset))
+                self._note(header, batch)
+                chunks.append(batch)
+        except CorruptBatch as error:
+            raise WrongBatches(error.detail) from error
+        self.new.write(chunks)
+
+    def _check(self, header: BatchHeader, hole: Hole, *, may_have_gaps: bool) -> None:
+        follows = header.base_offset == self.next_offset
+        if not follows and not (may_have_gaps and header.base_offset > self.next_offset):
+            raise WrongBatches(f"offset {header.base_offset} where {self.next_offset} is missing")
+        if header.next_offset > hole.range.end_offset:
+            raise WrongBatches(f"the batch at {header.base_offset} reaches beyond the damage")
+        if header.partition_leader_epoch < self._epoch:
+            raise WrongBatches(f"leader epoch {header.partition_leader_epoch} after {self._epoch}")
+        self._check_epoch(header)
+
+    def _check_next(self, hole: Hole, header: BatchHeader) -> None:
+        """Whether the other log is this one: both have the batch after the hole."""
+        self._check_epoch(header)
+        if self._takes_all:
+            return
+        expected = hole.next_batch
+        if (
+            expected is None
+            or header.base_offset != expected.base_offset
+            or header.partition_leader_epoch != expected.partition_leader_epoch
+        ):
+            raise WrongBatches(f"the batch at {header.base_offset} is not the one that follows")
+
+    def _check_epoch(self, header: BatchHeader) -> None:
+        epoch, known = header.partition_leader_epoch, self._epoch_at(header.base_offset)
+        if known is not None and known != epoch:
+            raise WrongBatches(f"offset {header.base_offset} is not of leader epoch {epoch}")
+
+    def _close_hole(self, hole: Hole, *, may_have_gaps: bool) -> list[Buffer]:
+        """Returns what is still to be written: a batch that closes a gap, or nothing."""
+        end_offset = hole.range.end_offset
+        filler: list[Buffer] = []
+        if self.next_offset < end_offset:
+            if not may_have_gaps:
+                raise WrongBatches(f"offset {self.next_offset} is missing there too")
+            if self._resume is None or not self._has_gaps:
+                filler.append(self._fill_up_to(end_offset))
+        self._go_on(end_offset)
+        return filler
+
+    def _fill_up_to(self, end_offset: int) -> Buffer:
+        """A batch without records, so that nobody takes the gap for damage again."""
+        known = self._epoch_at(self.next_offset)
+        out = bytearray(HEADER_BYTES)
+        write_header(
+            out,
+            base_offset=self.next_offset,
+            leader_epoch=max(self._epoch, 0) if known is None else known,
+            attributes=0,
+            last_offset_delta=end_offset - self.next_offset - 1,
+            base_timestamp=NO_TIMESTAMP,
+            max_timestamp=NO_TIMESTAMP,
+            producer_id=-1,
+            producer_epoch=-1,
+            base_sequence=NO_SEQUENCE,
+            record_count=0,
+        )
+        self._note(read_header(out), out)
+        return out
+
+    def _go_on(self, offset: int) -> None:
+        self.hole, self.next_offset = None, offset
+        if self._resume is None:
+            self.is_done = True
+        else:
+            self._scan.skip_to(self._resume)
+
+
+def first_header(segments: list[Segment]) -> BatchHeader | None:
+    """Of the first segment that has a batch; None: none has, or it is damaged."""
+    for segment in segments:
+        if segment.size_bytes:
+            try:
+                return read_header(segment.file().pread(HEADER_BYTES, 0))
+            except (CorruptBatch, StorageFault):
+                return None
+    return None

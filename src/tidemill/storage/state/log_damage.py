@@ -1,0 +1,168 @@
+"""What is known to be damaged in one log, until another replica's batches replace it (ADR 0025).
+
+Two things are told apart:
+
+- *Ranges*: offsets whose bytes are no longer what was appended, found while the log was in use. The
+  log knows everything else about them (producers, epochs, holds), so only their bytes are replaced.
+  Until then nobody gets them. If no replica has them, they are given up, and reading them fails.
+- A *cut*: recovery found damage in what it replayed, or missed flushed records at the end. What
+  the log says from there on may be wrong, so a follower drops it and fetches it again.
+
+The file `damage` beside the segments keeps both over restarts: a checkpoint that passes the damage
+would hide it. An entry that is out of date costs a look at its segment, never a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from struct import Struct
+from struct import error as StructError
+from typing import final
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.storage.files.checked_file import encode_checked, read_checked
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.log_file_names import DAMAGE_NAME
+
+__all__ = ["DamagedRange", "LogDamage", "load_damage", "store_damage"]
+
+_KIND = b"DAMG"
+_VERSION = 1
+_CUT = Struct(">q")  # offset, or _NO_CUT
+_RANGE = Struct(">qq")  # first offset, the offset after the last
+_NO_CUT = -1
+_OFFSET_MAX = 2**63 - 1
+
+
+@final
+@dataclass(frozen=True, slots=True, order=True)
+class DamagedRange:
+    """The offsets from `start_offset` up to `end_offset`, where a valid batch begins again."""
+
+    start_offset: int
+    end_offset: int
+
+
+@final
+class LogDamage:
+    """The damage of one log; almost always none."""
+
+    __slots__ = ("_given_up", "_ranges", "cut_offset", "has_ranges")
+
+    def __init__(
+        self, ranges: Iterable[DamagedRange] = (), *, cut_offset: int | None = None
+    ) -> None:
+        self._given_up: set[DamagedRange] = set()
+        """Those that no replica has."""
+        self._keep(sorted(ranges))
+        self.cut_offset = cut_offset
+        """What follows is to be fetched again, as soon as this replica follows a leader."""
+
+    def __bool__(self) -> bool:
+        return self.has_ranges or self.cut_offset is not None
+
+    @property
+    def ranges(self) -> list[DamagedRange]:
+        """All of them, also those that were given up."""
+        return list(self._ranges)
+
+    @property
+    def to_mend(self) -> list[DamagedRange]:
+        return [one for one in self._ranges if one not in self._given_up]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this replica lacks what another one may have."""
+        if self.cut_offset is not None:
+            return True
+        return self.has_ranges and len(self._ranges) > len(self._given_up)
+
+    def readable_end(self, offset: int, end_offset: int) -> int:
+        """Up to where a read from `offset` on may go; KafkaError if it would begin in damage."""
+        for one in self._ranges:
+            if offset < one.start_offset:
+                return min(end_offset, one.start_offset)
+            if offset < one.end_offset:
+                self._refuse(one)
+        return end_offset
+
+    def _refuse(self, one: DamagedRange) -> None:
+        where = f"offsets {one.start_offset} to {one.end_offset - 1} are damaged"
+        if one in self._given_up:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{where}, and no replica has them")
+        # Clients try this error again, and may take the other one for the end of their work.
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{where}, and being fetched again")
+
+    def note(self, found: DamagedRange) -> None:
+        """A range was found; it counts as one with those that it touches."""
+        apart = [one for one in self._ranges if not _touch(one, found)]
+        joined = [found, *(one for one in self._ranges if _touch(one, found))]
+        start = min(one.start_offset for one in joined)
+        end = max(one.end_offset for one in joined)
+        self._keep(sorted([*apart, DamagedRange(start, end)]))
+
+    def mended(self, start_offset: int, end_offset: int) -> None:
+        """Everything between the two is as it was appended."""
+        left: list[DamagedRange] = []
+        for one in self._ranges:
+            below = DamagedRange(one.start_offset, min(one.end_offset, start_offset))
+            above = DamagedRange(max(one.start_offset, end_offset), one.end_offset)
+            left += [part for part in (below, above) if part.start_offset < part.end_offset]
+        self._keep(left)
+
+    def give_up(self, one: DamagedRange) -> None:
+        """No replica has it."""
+        self.note(one)
+        self._given_up.add(one)
+
+    def cut_to(self, offset: int) -> None:
+        """The log ends here now."""
+        self.mended(offset, _OFFSET_MAX)
+        if self.cut_offset is not None and self.cut_offset >= offset:
+            self.cut_offset = None
+
+    def start_at(self, offset: int) -> None:
+        """The log starts here now: nobody misses what is below."""
+        self.mended(0, offset)
+
+    def _keep(self, ranges: list[DamagedRange]) -> None:
+        self._ranges = ranges
+        """Rising, without overlaps; no more than the log has batches."""
+        self._given_up &= set(ranges)
+        self.has_ranges = bool(ranges)
+        """Readers ask it for every fetch."""
+
+    def encode(self) -> bytes | None:
+        """For `store_damage`."""
+        if not self:
+            return None
+        cut = _NO_CUT if self.cut_offset is None else self.cut_offset
+        pairs = [_RANGE.pack(one.start_offset, one.end_offset) for one in self._ranges]
+        return encode_checked(_KIND, _VERSION, b"".join([_CUT.pack(cut), *pairs]))
+
+
+def _touch(one: DamagedRange, other: DamagedRange) -> bool:
+    return one.start_offset <= other.end_offset and other.start_offset <= one.end_offset
+
+
+def load_damage(disk: Disk, directory: str) -> LogDamage:
+    """What the file says; if it is damaged itself, everything is in doubt until it was checked."""
+    path = f"{directory}/{DAMAGE_NAME}"
+    try:
+        payload = read_checked(disk, path, kind=_KIND, version=_VERSION)
+        (cut,) = _CUT.unpack_from(payload)
+        ranges = [DamagedRange(*pair) for pair in _RANGE.iter_unpack(payload[_CUT.size :])]
+    except (StorageFault, StructError):
+        return LogDamage([DamagedRange(0, _OFFSET_MAX)])
+    return LogDamage(ranges, cut_offset=None if cut == _NO_CUT else cut)
+
+
+def store_damage(disk: Disk, directory: str, data: bytes | None) -> None:
+    """Make durable what `LogDamage.encode` said; without damage there is no file."""
+    path = f"{directory}/{DAMAGE_NAME}"
+    if data is not None:
+        disk.write_file_atomically(path, data)
+    elif disk.exists(path):
+        disk.unlink(path)
+        disk.sync_directory(directory)

@@ -1,0 +1,186 @@
+"""A damaged segment is written anew from its valid batches and those of another replica."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.batches import append, batch, fill, flush
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment import Segment
+from tidemill.storage.rewriting.new_segment import swap_steps
+from tidemill.storage.rewriting.segment_mend import SegmentMend, WrongBatches, first_header
+from tidemill.testing.sim.disk import SimDisk
+from tidemill.wire.batch import iter_headers
+
+SIZE = len(batch(0))
+PER_SEGMENT = 5
+CONFIG = LogConfig(segment_bytes=PER_SEGMENT * SIZE, index_interval_bytes=SIZE)
+
+
+class Place:
+    """Two replicas of a log with three closed segments, and the middle one of the first."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.log, self.other = (self._log(path) for path in ("/own-0", "/other-0"))
+        self.segment = list(self.log.segments)[1]
+        self.before = self.bytes_on_disk()
+
+    def _log(self, path: str) -> FilePartitionLog:
+        log = FilePartitionLog.create(self.disk, FileCache(self.disk), path, CONFIG)
+        fill(log, 3 * PER_SEGMENT + 2)
+        flush(log)
+        return log
+
+    def bytes_on_disk(self) -> bytes:
+        return self.disk.read_file(self.segment.path)
+
+    def flip(self, place: int, byte: int = 65) -> None:
+        """Damage one batch of the segment."""
+        self.disk.flip_bit(self.segment.path, place * SIZE + byte)
+
+    def mend(self, **options: bool) -> SegmentMend:
+        log = self.log
+        later = [one for one in log.segments if one.base_offset >= self.segment.next_offset]
+        return SegmentMend(
+            self.disk,
+            self.segment,
+            index_interval_bytes=SIZE,
+            following=lambda: first_header(later),
+            epoch_at=log.epochs.epoch_at,
+            **options,
+        )
+
+    def read(self, offset: int, source: FilePartitionLog | None = None) -> bytes:
+        """What another replica answers: two batches at a time."""
+        source = source or self.other
+        found = source.read(offset, max_bytes=2 * SIZE, end_offset=source.log_end_offset)
+        return b"".join(map(bytes, found.load() if found.load is not None else found.chunks))
+
+    def run(
+        self,
+        mend: SegmentMend,
+        read: Callable[[int], bytes] | None = None,
+        *,
+        may_have_gaps: bool = False,
+    ) -> None:
+        while not mend.is_done:
+            mend.run_slice()
+            while mend.hole is not None:
+                mend.take((read or self.read)(mend.next_offset), may_have_gaps=may_have_gaps)
+
+    def commit(self, mend: SegmentMend) -> Segment:
+        mend.new.pin_sources()
+        mend.new.sync()
+        for step in swap_steps(self.disk, self.log, mend.new):
+            step()
+        return list(self.log.segments)[1]
+
+
+@pytest.mark.parametrize("byte", [0, 7, 8, 12, 16, 17, 23, 40, 61, SIZE - 1])
+@pytest.mark.parametrize("place", range(PER_SEGMENT))
+def test_any_damaged_byte_of_any_batch_is_replaced(place, byte):
+    here = Place()
+    here.flip(place, byte)
+    mend = here.mend()
+    here.run(mend)
+    here.commit(mend)
+    assert here.bytes_on_disk() == here.before
+
+
+def test_several_holes_of_a_segment_are_filled():
+    here = Place()
+    for at in (0, 2, 4):
+        here.flip(at)
+    mend = here.mend()
+    here.run(mend)
+    assert [one.range.start_offset for one in mend.holes] == [5, 7, 9]
+    here.commit(mend)
+    assert here.bytes_on_disk() == here.before
+
+
+def test_a_segment_that_ends_too_early_is_completed():
+    here = Place()
+    here.segment.size_bytes -= 2 * SIZE
+    mend = here.mend()
+    here.run(mend)
+    assert mend.holes[0].size_bytes == 0
+    assert mend.new.size_bytes == len(here.before)
+
+
+def test_an_intact_segment_has_no_holes():
+    here = Place()
+    mend = here.mend()
+    here.run(mend)
+    assert mend.holes == []
+
+
+def test_readers_find_the_mended_batches():
+    here = Place()
+    here.flip(2)
+    mend = here.mend()
+    here.run(mend)
+    here.commit(mend)
+    headers = [header for _, header in iter_headers(here.read(7, here.log))]
+    assert headers[0].base_offset == 7
+
+
+def test_a_replica_whose_log_went_another_way_mends_nothing():
+    here = Place()
+    here.other.truncate_to(7)
+    for _ in range(10):
+        append(here.other, batch(here.other.log_end_offset, epoch=1))
+    here.flip(2)
+    with pytest.raises(WrongBatches):
+        here.run(here.mend())
+    assert here.bytes_on_disk() != here.before
+
+
+def test_a_replica_that_lacks_the_same_offsets_mends_nothing_unless_it_is_believed():
+    def with_a_gap(offset: int) -> bytes:
+        return here.read(8 if offset == 7 else offset)
+
+    here = Place()
+    here.flip(2)
+    with pytest.raises(WrongBatches, match="missing"):
+        here.run(here.mend(), with_a_gap)
+    mend = here.mend()
+    here.run(mend, with_a_gap, may_have_gaps=True)
+    here.segment = here.commit(mend)
+    again = here.mend()
+    here.run(again)
+    assert again.holes == []  # a batch without records is in the gap
+
+
+def test_damaged_bytes_of_another_replica_are_refused():
+    def damaged(offset: int) -> bytes:
+        data = bytearray(here.read(offset))
+        data[-1] ^= 1
+        return bytes(data)
+
+    here = Place()
+    here.flip(2)
+    with pytest.raises(WrongBatches, match="checksum"):
+        here.run(here.mend(), damaged)
+
+
+def test_the_rest_of_the_segment_is_taken_if_what_follows_the_damage_may_be_fake():
+    here = Place()
+    here.flip(1)
+    mend = here.mend(takes_rest=True)
+    here.run(mend)
+    assert mend.holes[0].range.end_offset == here.segment.next_offset
+    here.commit(mend)
+    assert here.bytes_on_disk() == here.before
+
+
+def test_an_attempt_that_ends_leaves_no_files():
+    here = Place()
+    mend = here.mend()
+    mend.run_slice()
+    mend.new.discard()
+    assert not [name for name in here.disk.list_names("/own-0") if name.endswith(".cleaned")]
