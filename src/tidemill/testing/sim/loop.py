@@ -167,6 +167,9 @@ class SimLoop(asyncio.BaseEventLoop):
         self._turns = 0
         """Turns of the loop since time last moved."""
         self._numbers = 0
+        self._inside: list[SimHost | None] = [None]
+        """Whose code runs now: that of the handle, and within it that of other hosts."""
+        self._ran: set[SimHost | None] = {None}
         self._graveyard: list[_NumberedTask[Any]] = []
         self._failures: list[dict[str, Any]] = []
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # a factory is a callable
@@ -181,6 +184,23 @@ class SimLoop(asyncio.BaseEventLoop):
             finally:
                 self.close_coroutines()
                 self.close()
+
+    def run_on(self, host: SimHost, context: Context, method: Callable[..., T], *args: object) -> T:
+        """Call code of a host in the midst of what something else does."""
+        self._ran.add(host)
+        self._inside.append(host)
+        try:
+            return context.run(method, *args)
+        finally:
+            self._inside.pop()
+
+    def take_ran(self) -> set[SimHost | None]:
+        """Whose code has run since the last call; None: code of no host, such as a test.
+
+        What runs now goes on after this call, so it is in the next answer, too.
+        """
+        ran, self._ran = self._ran, set(self._inside)
+        return ran
 
     def kill(self, host: SimHost) -> None:
         """End a host: none of its code runs from now on."""
@@ -320,7 +340,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One turn: asyncio's own, without sockets. What most turns need is in line."""
-        ready, timers = self._ready, self._timers
+        ready, timers, inside = self._ready, self._timers, self._inside
         pairs = timers.pairs
         if pairs and (pairs[0][1].cancelled() or (2 * timers.cancelled > len(pairs) > SWEPT_MIN)):
             timers.drop_cancelled()
@@ -344,6 +364,8 @@ class SimLoop(asyncio.BaseEventLoop):
                 if host.alive:
                     host.held.append(handle)
             elif not handle.cancelled():
+                self._ran.add(host)
+                inside[0] = host
                 handle._run()  # asyncio has no other way
 
     def _pass_time(self) -> None:
