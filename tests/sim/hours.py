@@ -144,11 +144,17 @@ class HourCampaign:
         return len(self.summary.violations) - self._violations_before
 
     def run(self, hours: float, path: Path) -> None:
-        """Each life has a process of its own, which gives its memory back."""
+        """Each life has a process of its own, which gives its memory back.
+
+        It is forked from one that has imported everything: that takes as long as minutes of a life.
+        """
         before, started, seed = self.summary.hours, time.monotonic(), self.summary.next_seed
         last = seed + max(1, round(hours * 60 / self._minutes))
         running: set[Future[Life]] = set()
-        with ProcessPoolExecutor(self._jobs, max_tasks_per_child=1) as pool, _ended_at_once():
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([live_long.__module__])
+        pool = ProcessPoolExecutor(self._jobs, context, max_tasks_per_child=1)
+        with pool, _ended_at_once():
             while seed < last or running:
                 while seed < last and len(running) < self._jobs:
                     running.add(pool.submit(run_life, seed, self._minutes))

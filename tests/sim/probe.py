@@ -16,8 +16,9 @@ It changes nothing and reads only what tests may read: a run with it is the run 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 from tidemill.broker import Broker
 from tidemill.core.ids import TopicPartition
@@ -35,6 +36,39 @@ class InvariantBroken(AssertionError):
     """A promise was broken during the run; the text says which, when and where."""
 
 
+class _BrokerSample:
+    """What the checks depend on in one broker: with equal samples they come to the same."""
+
+    __slots__ = ("by_partition", "led", "of_all")
+
+    def __init__(self, broker: Broker, partitions: Sequence[TopicPartition]) -> None:
+        cluster, find = broker.cluster, broker.replicas.find
+        self.of_all = (broker, cluster.image, cluster.lease.fenced)
+        self.by_partition: list[tuple[object, ...]] = []
+        self.led: list[TopicPartition] = []
+        for partition in partitions:
+            copy = find(*partition)
+            if copy is None:
+                self.by_partition.append(())
+                continue
+            log = copy.log
+            common = (copy, copy.leader_epoch, log.log_end_offset, log.flushed_offset)
+            if not copy.is_leader:
+                self.by_partition.append(common)
+                continue
+            self.led.append(partition)
+            self.by_partition.append(
+                (
+                    *common,
+                    copy.isr,
+                    copy.effective_in_sync_min,
+                    copy.last_stable_offset(),
+                    copy.high_watermark,
+                    copy.durable_offset,
+                )
+            )
+
+
 class Probe:
     """The eyes of a run."""
 
@@ -46,8 +80,10 @@ class Probe:
         self._last: dict[TopicPartition, dict[Partition, _Sample]] = {}
         self._lost: dict[TopicPartition, set[int]] = defaultdict(set)
         """Brokers that lost power when they last ended, or as suspects before that."""
-        self._seen: list[object] = []
-        """All that the checks depend on, when they were last made."""
+        self._samples: dict[int, _BrokerSample] = {}
+        """By broker: all that the checks depend on, when they were last made."""
+        self._stale_hosts_seen = 0
+        self._led_twice: set[TopicPartition] = set()
         self.broken: str | None = None
         self.stale_hosts = 0
         """Hosts whose clock stood still a moment ago: they may act for longer than they should."""
@@ -61,7 +97,7 @@ class Probe:
         """Records that were readable but not flushed may be lost now (I8)."""
         self._told.clear()
         self._last.clear()
-        self._seen = []
+        self._samples.clear()
 
     @property
     def elections(self) -> int:
@@ -99,37 +135,40 @@ class Probe:
         return self._world.broker(broker_id).cluster.lease.fenced
 
     def look(self) -> None:
+        """Make the checks of all partitions for which they may come to something else now."""
+        ran = self._world.ran_brokers()
         if self.broken is not None:
             return
         brokers = self._world.up_brokers()
-        seen = self._all_seen(brokers)
-        if seen == self._seen:
-            return  # most events change nothing that is checked
-        self._seen = seen
-        for partition in self.partitions:
-            self._look_at(partition, brokers)
-
-    def _all_seen(self, brokers: Mapping[int, Broker]) -> list[object]:
-        """Two of them are equal only if all checks come to the same."""
-        seen: list[object] = [self.stale_hosts]
-        leaders: dict[TopicPartition, int] = {}
-        for broker in brokers.values():
-            cluster, find = broker.cluster, broker.replicas.find
-            seen += (cluster.image, cluster.lease.fenced)
+        if brokers.keys() != self._samples.keys() or self.stale_hosts != self._stale_hosts_seen:
+            self._stale_hosts_seen = self.stale_hosts
+            self._samples.clear()
+            ran = brokers
+        changed = self._sample(ran)
+        if changed:
+            self._led_twice = self._find_led_twice()
+        if changed or self._led_twice:  # whether two leaders act depends on the time, too
             for partition in self.partitions:
-                copy = find(*partition)
-                seen.append(copy)
-                if copy is None:
-                    continue
-                log = copy.log
-                seen += (copy.leader_epoch, log.log_end_offset, log.flushed_offset)
-                if copy.is_leader:
-                    leaders[partition] = leaders.get(partition, 0) + 1
-                    seen += (copy.isr, copy.effective_in_sync_min, copy.last_stable_offset())
-                    seen += (copy.high_watermark, copy.durable_offset)
-        if len(leaders) and max(leaders.values()) > 1:
-            seen.append(object())  # whether they act depends on the time, too
-        return seen
+                if partition in changed or partition in self._led_twice:
+                    self._look_at(partition, brokers)
+
+    def _sample(self, ran: Mapping[int, Broker]) -> set[TopicPartition]:
+        """Note the state of these brokers; the partitions of which something is different."""
+        changed: set[TopicPartition] = set()
+        for broker_id, broker in ran.items():
+            before = self._samples.get(broker_id)
+            now = self._samples[broker_id] = _BrokerSample(broker, self.partitions)
+            if before is None or now.of_all != before.of_all:
+                changed.update(self.partitions)
+            elif now.by_partition != before.by_partition:
+                pairs = zip(before.by_partition, now.by_partition, strict=True)
+                different = [old != new for old, new in pairs]
+                changed.update(compress(self.partitions, different))
+        return changed
+
+    def _find_led_twice(self) -> set[TopicPartition]:
+        led = Counter(one for sample in self._samples.values() for one in sample.led)
+        return {one for one, count in led.items() if count > 1}
 
     def _look_at(self, partition: TopicPartition, brokers: Mapping[int, Broker]) -> None:
         copies = {

@@ -12,7 +12,7 @@ The end of a connection travels through the pipe like data: FIN after the last b
 the bytes that were not sent yet.
 
 Protocols are called in the context of their host, so that tasks they start belong to it. Pipes run
-in no host's context: bytes on the wire arrive even if their sender is dead.
+on a host of their own: bytes on the wire arrive even if their sender is dead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any, final
 
 from tidemill.core.limits import KIB
 from tidemill.core.rng import Rng
-from tidemill.testing.sim.loop import SimHost
+from tidemill.testing.sim.loop import CURRENT_HOST, SimHost, SimLoop
 
 __all__ = ["Address", "End", "Link", "Medium", "Observer", "connect_ends"]
 
@@ -66,9 +66,7 @@ class Link:
 class Medium:
     """What all connections of a network share: its speed, faults, time and randomness."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, rng: Rng, link: Link, observe: Observer
-    ) -> None:
+    def __init__(self, loop: SimLoop, rng: Rng, link: Link, observe: Observer) -> None:
         self.link = link
         self.observe = observe
         self.cuts: set[tuple[str, str]] = set()
@@ -79,7 +77,9 @@ class Medium:
         """The ends of all open connections."""
         self._loop = loop
         self._rng = rng
+        self.run_on = loop.run_on
         self._context = Context()
+        self._context.run(CURRENT_HOST.set, SimHost("the network"))
 
     def passes(self, source: str, target: str) -> bool:
         """Whether anything sent from one host reaches the other now."""
@@ -393,7 +393,7 @@ class End(asyncio.Transport):
     def _call(self, method: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - any method
         """Call the protocol on its host. As in asyncio, a failure ends the connection."""
         try:
-            return self._context.run(method, *args)
+            return self._medium.run_on(self.host, self._context, method, *args)
         except Exception as error:  # noqa: BLE001 - the boundary that asyncio has here, too
             self._medium.report_failure(f"{self.name}: {method!r} failed", error)
             self.lose(error)

@@ -34,7 +34,13 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack, final
 
 from tidemill.core.rng import Rng
 from tidemill.testing.manual_clock import MONOTONIC_START_S
-from tidemill.testing.sim.timer_heap import TimerHeap
+from tidemill.testing.sim.timer_heap import (
+    RESOLUTION_S,
+    SWEPT_MIN,
+    SimHandle,
+    SimTimer,
+    TimerHeap,
+)
 
 __all__ = [
     "CURRENT_HOST",
@@ -90,7 +96,7 @@ class SimHost:
         """How long its clock has stood still in earlier pauses."""
         self.held: list[asyncio.Handle] = []
         """What would have run during the pause."""
-        self.timers: list[asyncio.TimerHandle] = []
+        self.timers: list[SimTimer] = []
         """Its timers, while its clock stands still."""
         self.on_resume: list[Callable[[], None]] = []
         """What happened to it from outside during the pause, for when it goes on."""
@@ -112,9 +118,8 @@ CURRENT_HOST: ContextVar[SimHost | None] = ContextVar("current_host", default=No
 class _NumberedFuture(asyncio.Future[T]):
     """Hashes by its number, so that a set of futures has the same order in every run."""
 
-    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.number = number
-        super().__init__(loop=loop)
+    number: int
+    """Set by the loop, at once: an `__init__` of our own would cost more than the rest of it."""
 
     def __hash__(self) -> int:
         return self.number
@@ -139,47 +144,6 @@ class _NumberedTask(asyncio.Task[T]):
         return self.number
 
 
-@final
-class _ReadyQueue:
-    """Replaces the loop's own queue; decides what runs next."""
-
-    def __init__(self, rng: Rng | None, loop: asyncio.AbstractEventLoop) -> None:
-        self._rng = rng
-        self._handles: deque[asyncio.Handle] = deque()
-        self._nothing = asyncio.Handle(lambda: None, (), loop)
-        self._nothing.cancel()
-
-    def __len__(self) -> int:
-        return len(self._handles)
-
-    def append(self, handle: asyncio.Handle) -> None:
-        self._handles.append(handle)
-
-    def popleft(self) -> asyncio.Handle:
-        """The next handle to run; an empty one in place of a dead or paused host's."""
-        handles = self._handles
-        if self._rng is None or len(handles) == 1:
-            handle = handles.popleft()
-        else:
-            index = self._rng.below(len(handles))
-            handle = handles[index]
-            del handles[index]
-        host = host_of(handle)
-        if host is None or (host.alive and host.paused_at is None):
-            return handle
-        if host.alive:
-            host.held.append(handle)
-        return self._nothing
-
-    def drop_dead(self) -> None:
-        """Forget what dead hosts would do."""
-        hosts = [(one, host_of(one)) for one in self._handles]
-        self._handles = deque(one for one, host in hosts if host is None or host.alive)
-
-    def clear(self) -> None:
-        self._handles.clear()
-
-
 def host_of(handle: asyncio.Handle) -> SimHost | None:
     """Whose code a handle runs."""
     context: Context = handle._context  # type: ignore[attr-defined]  # asyncio has no other way
@@ -190,18 +154,22 @@ def host_of(handle: asyncio.Handle) -> SimHost | None:
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop. `rng` picks among the ready callbacks; None: first come, first served."""
 
-    _ready: _ReadyQueue
+    _ready: deque[asyncio.Handle]
+    _closed: bool
     _stopping: bool
 
     def __init__(self, rng: Rng | None = None, *, time_limit_s: float = TIME_LIMIT_S) -> None:
         super().__init__()
         self._now = MONOTONIC_START_S
         self._time_limit = MONOTONIC_START_S + time_limit_s
-        self._ready = _ReadyQueue(rng, self)
+        self._rng = rng
         self._timers = TimerHeap()
         self._turns = 0
         """Turns of the loop since time last moved."""
         self._numbers = 0
+        self._inside: list[SimHost | None] = [None]
+        """Whose code runs now: that of the handle, and within it that of other hosts."""
+        self._ran: set[SimHost | None] = {None}
         self._graveyard: list[_NumberedTask[Any]] = []
         self._failures: list[dict[str, Any]] = []
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # a factory is a callable
@@ -216,6 +184,23 @@ class SimLoop(asyncio.BaseEventLoop):
             finally:
                 self.close_coroutines()
                 self.close()
+
+    def run_on(self, host: SimHost, context: Context, method: Callable[..., T], *args: object) -> T:
+        """Call code of a host in the midst of what something else does."""
+        self._ran.add(host)
+        self._inside.append(host)
+        try:
+            return context.run(method, *args)
+        finally:
+            self._inside.pop()
+
+    def take_ran(self) -> set[SimHost | None]:
+        """Whose code has run since the last call; None: code of no host, such as a test.
+
+        What runs now goes on after this call, so it is in the next answer, too.
+        """
+        ran, self._ran = self._ran, set(self._inside)
+        return ran
 
     def kill(self, host: SimHost) -> None:
         """End a host: none of its code runs from now on."""
@@ -238,8 +223,7 @@ class SimLoop(asyncio.BaseEventLoop):
             host.clock_lag_s += paused_s
         host.paused_at = None
         self._timers.put_back(host.timers, later_s=paused_s)
-        for handle in host.held:
-            self._ready.append(handle)
+        self._ready.extend(host.held)
         happened, host.on_resume = host.on_resume, []
         host.held, host.timers = [], []
         for call in happened:
@@ -265,7 +249,7 @@ class SimLoop(asyncio.BaseEventLoop):
         gc.collect()
         failures, self._failures = self._failures, []
         self._close_graveyard()
-        self._ready.drop_dead()
+        self._drop_dead()
         gc.collect()
         self._failures = failures
 
@@ -276,6 +260,12 @@ class SimLoop(asyncio.BaseEventLoop):
             context.run(CURRENT_HOST.set, task.host)
             context.run(_close, task.get_coro())
         self._graveyard.clear()
+
+    def _drop_dead(self) -> None:
+        """Forget what dead hosts would do."""
+        hosts = [(one, host_of(one)) for one in self._ready]
+        self._ready.clear()  # in place: this is part of a turn
+        self._ready.extend(one for one, host in hosts if host is None or host.alive)
 
     def describe_waiting(self) -> str:
         """The waiting tasks and where they wait, one line each."""
@@ -296,6 +286,18 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self._now
 
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        if self._closed:
+            raise RuntimeError("the loop is closed")
+        handle = SimHandle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def call_at(
         self,
         when: float,
@@ -303,16 +305,25 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        self._check_closed()  # type: ignore[attr-defined]  # as asyncio's own does
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timers.add(timer)
-        return timer
+        if self._closed:
+            raise RuntimeError("the loop is closed")
+        return SimTimer(when, callback, args, self, context, self._timers)
 
-    def _timer_handle_cancelled(self, timer: asyncio.TimerHandle) -> None:
-        self._timers.was_cancelled(timer)
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if self._closed:
+            raise RuntimeError("the loop is closed")
+        return SimTimer(self._now + delay, callback, args, self, context, self._timers)
 
     def create_future(self) -> asyncio.Future[Any]:
-        return _NumberedFuture(self._next_number(), self)
+        future: _NumberedFuture[Any] = _NumberedFuture(loop=self)
+        self._numbers = future.number = self._numbers + 1
+        return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self._failures.append(context)
@@ -324,32 +335,43 @@ class SimLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[T]:
         host = CURRENT_HOST.get() if context is None else context.get(CURRENT_HOST)
-        return _NumberedTask(self._next_number(), host, work, loop, context)
-
-    def _next_number(self) -> int:
         self._numbers += 1
-        return self._numbers
+        return _NumberedTask(self._numbers, host, work, loop, context)
 
     def _run_once(self) -> None:
-        """One turn: asyncio's own, without sockets."""
-        ready = self._ready
-        self._timers.drop_cancelled()
+        """One turn: asyncio's own, without sockets. What most turns need is in line."""
+        ready, timers, inside = self._ready, self._timers, self._inside
+        pairs = timers.pairs
+        if pairs and (pairs[0][1].cancelled() or (2 * timers.cancelled > len(pairs) > SWEPT_MIN)):
+            timers.drop_cancelled()
         self._turns += 1
         if not ready and not self._stopping:
             self._pass_time()
-        if self._now > self._time_limit or self._turns > TURNS_MAX:
+        now = self._now
+        if now > self._time_limit or self._turns > TURNS_MAX:
             raise SimulationTooLong(f"time is up; waiting:\n{self.describe_waiting()}")
-        for timer in self._timers.take_due(self._now):
-            ready.append(timer)
+        if pairs and pairs[0][0] < now + RESOLUTION_S:
+            timers.move_due(now, ready)
         for _ in range(len(ready)):
-            handle = ready.popleft()
-            if not handle.cancelled():
+            if self._rng is None or len(ready) == 1:
+                handle = ready.popleft()
+            else:
+                index = self._rng.below(len(ready))
+                handle = ready[index]
+                del ready[index]
+            host = host_of(handle)
+            if host is not None and (host.paused_at is not None or not host.alive):
+                if host.alive:
+                    host.held.append(handle)
+            elif not handle.cancelled():
+                self._ran.add(host)
+                inside[0] = host
                 handle._run()  # asyncio has no other way
 
     def _pass_time(self) -> None:
-        when = self._timers.next_at()
-        if when is None:
+        if not self._timers.pairs:
             raise Deadlock(f"nothing will ever happen; waiting:\n{self.describe_waiting()}")
+        when = self._timers.pairs[0][0]
         if when > self._now:
             # A little past it, like every real clock: code that divides time into slots meets no
             # edge.

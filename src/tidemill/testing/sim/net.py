@@ -30,7 +30,7 @@ from tidemill.testing.sim.connection import (
     Observer,
     connect_ends,
 )
-from tidemill.testing.sim.loop import SimHost
+from tidemill.testing.sim.loop import SimHost, SimLoop
 
 __all__ = ["HostNet", "Link", "SimNet"]
 
@@ -67,7 +67,7 @@ class _Server:
             self.host.on_resume.append(partial(self.accept, end))
             return
         context = self._context.copy()
-        end.open(context.run(self._factory), context)
+        end.open(self._net.medium.run_on(self.host, context, self._factory), context)
 
 
 @final
@@ -124,7 +124,7 @@ class SimNet:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: SimLoop,
         rng: Rng,
         *,
         link: Link | None = None,

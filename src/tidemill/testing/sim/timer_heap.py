@@ -1,18 +1,19 @@
-"""The timers of a simulated loop, the next one first.
+"""What a simulated loop runs: handles, and those with a time in a heap, the next one first.
 
 As in asyncio, a timer that is cancelled stays where it is until it comes up, or until most of them
-are cancelled. Unlike there, the heap has pairs, so that times are compared without Python code: an
-idle cluster does little else.
+are cancelled. Unlike there, the heap has pairs, so that times are compared without Python code, and
+handles have no debug mode: an idle cluster does little else than make, cancel and run them.
 """
 
 from __future__ import annotations
 
-from asyncio import TimerHandle
-from collections.abc import Callable, Iterable, Iterator
+from asyncio import AbstractEventLoop, Handle, TimerHandle
+from collections.abc import Callable, Iterable
+from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
-from typing import final
+from typing import Any, Protocol, final
 
-__all__ = ["TimerHeap"]
+__all__ = ["RESOLUTION_S", "SWEPT_MIN", "SimHandle", "SimTimer", "TimerHeap"]
 
 RESOLUTION_S = 1e-9
 """Timers that are due so soon are due now."""
@@ -20,70 +21,115 @@ SWEPT_MIN = 100
 """So few timers are not worth looking for cancelled ones among them."""
 
 
+class _Queue(Protocol):
+    def append(self, handle: Handle, /) -> object: ...
+
+
+@final
+class SimHandle(Handle):
+    """What asyncio's own is, without its debug mode."""
+
+    __slots__ = ()
+    _repr = _source_traceback = None
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+
+
+@final
+class SimTimer(TimerHandle):
+    """The same with a time; it is in a heap until that has come."""
+
+    __slots__ = ("_heap",)
+    _repr = _source_traceback = None
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: AbstractEventLoop,
+        context: Context | None,
+        heap: TimerHeap,
+    ) -> None:
+        self._context = copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._when = when
+        self._heap = heap
+        self._scheduled = True
+        heappush(heap.pairs, (when, self))
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._heap.cancelled += self._scheduled
+            self._callback, self._args = _nothing, ()  # what they refer to is freed
+
+
 @final
 class TimerHeap:
-    """Timers by time."""
+    """Timers by time. A loop looks at both fields in every turn, and calls only if need be."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, TimerHandle]] = []
-        self._cancelled = 0
-
-    def add(self, timer: TimerHandle) -> None:
-        heappush(self._heap, (timer.when(), timer))
-        _set_waiting(timer, True)
-
-    def was_cancelled(self, timer: TimerHandle) -> None:
-        self._cancelled += _is_waiting(timer)
+        self.pairs: list[tuple[float, SimTimer]] = []
+        """A heap; the same list for ever."""
+        self.cancelled = 0
+        """How many of them are cancelled."""
 
     def drop_cancelled(self) -> None:
         """Drop the ones that would come up next, or all of them if they are many."""
-        heap = self._heap
-        if len(heap) > SWEPT_MIN and 2 * self._cancelled > len(heap):
+        pairs = self.pairs
+        if len(pairs) > SWEPT_MIN and 2 * self.cancelled > len(pairs):
             self._sweep()
             return
-        while heap and heap[0][1].cancelled():
-            self._cancelled -= 1
-            _set_waiting(heappop(heap)[1], False)
+        while pairs and pairs[0][1].cancelled():
+            self.cancelled -= 1
+            heappop(pairs)[1]._scheduled = False
 
     def _sweep(self) -> None:
-        for _, timer in self._heap:
+        for _, timer in self.pairs:
             if timer.cancelled():
-                _set_waiting(timer, False)
-        self._heap = [pair for pair in self._heap if not pair[1].cancelled()]
-        heapify(self._heap)
-        self._cancelled = 0
+                timer._scheduled = False
+        self.pairs[:] = [pair for pair in self.pairs if not pair[1].cancelled()]
+        heapify(self.pairs)
+        self.cancelled = 0
 
-    def next_at(self) -> float | None:
-        """When the next one is due."""
-        return self._heap[0][0] if self._heap else None
+    def move_due(self, now: float, ready: _Queue) -> None:
+        """Queue all that are due."""
+        pairs, end = self.pairs, now + RESOLUTION_S
+        while pairs and pairs[0][0] < end:
+            timer = heappop(pairs)[1]
+            timer._scheduled = False
+            ready.append(timer)
 
-    def take_due(self, now: float) -> Iterator[TimerHandle]:
-        heap, end = self._heap, now + RESOLUTION_S
-        while heap and heap[0][0] < end:
-            _, timer = heappop(heap)
-            _set_waiting(timer, False)
-            yield timer
-
-    def take_if(self, is_taken: Callable[[TimerHandle], bool]) -> list[TimerHandle]:
+    def take_if(self, is_taken: Callable[[SimTimer], bool]) -> list[SimTimer]:
         """Those for which `is_taken` is true; they are not due any more."""
-        taken = [pair for pair in self._heap if is_taken(pair[1])]
+        taken = [pair for pair in self.pairs if is_taken(pair[1])]
         own = dict.fromkeys(map(id, taken))
-        self._heap = [pair for pair in self._heap if id(pair) not in own]
-        heapify(self._heap)
+        self.pairs[:] = [pair for pair in self.pairs if id(pair) not in own]
+        heapify(self.pairs)
         return [timer for _, timer in taken]
 
-    def put_back(self, timers: Iterable[TimerHandle], *, later_s: float) -> None:
+    def put_back(self, timers: Iterable[SimTimer], *, later_s: float) -> None:
         """Timers that were taken are due again, later than they were."""
         for timer in timers:
-            timer._when += later_s  # type: ignore[attr-defined]  # asyncio has no other way
-        self._heap += [(timer.when(), timer) for timer in timers if not timer.cancelled()]
-        heapify(self._heap)
+            timer._when += later_s
+        self.pairs += [(timer.when(), timer) for timer in timers if not timer.cancelled()]
+        heapify(self.pairs)
 
 
-def _set_waiting(timer: TimerHandle, is_waiting: bool) -> None:
-    timer._scheduled = is_waiting  # type: ignore[attr-defined]  # where asyncio looks, too
-
-
-def _is_waiting(timer: TimerHandle) -> bool:
-    waiting: bool = timer._scheduled  # type: ignore[attr-defined]
-    return waiting
+def _nothing() -> None:
+    """Takes the place of what will not be called."""

@@ -169,6 +169,14 @@ class SimWorld:
         """The brokers that have started and run, paused or not, by id."""
         return {one: life.broker for one, life in self._lives.items() if life.is_up}
 
+    def ran_brokers(self) -> dict[int, Broker]:
+        """Those of `up_brokers` whose state may have changed since the last call: code has run."""
+        ran = self.loop.take_ran()
+        lives = self._lives.items()
+        if None in ran:  # a test may do anything
+            return self.up_brokers()
+        return {one: life.broker for one, life in lives if life.is_up and life.host in ran}
+
     def known_brokers(self) -> dict[int, Broker]:
         """The last life of every broker, running or not, by id."""
         return {one: life.broker for one, life in self._lives.items()}
