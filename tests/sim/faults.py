@@ -57,8 +57,9 @@ ALL_KINDS = (
     "small_fetches",
     "pause_with_mail",
     "return_cut_off",
+    "rot",
 )
-NAMED_KINDS = ("pause_with_mail", "return_cut_off")
+NAMED_KINDS = ("pause_with_mail", "return_cut_off", "rot")
 """Only where a run names them: the seeds of before keep what they draw."""
 STALE_READS = "stale_reads"
 """Not a fault: clients that ask former leaders, too, during the whole run."""
@@ -80,6 +81,7 @@ RETRY_S = 1.0
 ANSWERED_WITHIN_S = 0.55
 """A little longer than a fetch of a follower waits for records."""
 FULL_DISK_ROOM_BYTES = 4_000
+MENDED_WITHIN_S = 600
 FLUSH_S = 1.0
 """So long that records are readable and not flushed when the power goes."""
 
@@ -95,15 +97,19 @@ class Faults:
         brokers: Sequence[int],
         kinds: Sequence[str] = (),
         *,
+        also: Sequence[str] = (),
         calm_s_max: float = CALM_S_MAX,
     ) -> None:
-        """`calm_s_max` is the longest time between the end of a fault and the next one."""
+        """`also`: kinds besides those that are drawn.
+
+        `calm_s_max` is the longest time between the end of a fault and the next one.
+        """
         self._world = world
         self._history = history
         self._probe = probe
         self._brokers = brokers
         self._rng = SeededRng(world.rng.below(1 << 62))
-        self._kinds = kinds or self._draw_kinds()
+        self._kinds = kinds or [*self._draw_kinds(), *also]
         self._calm_s_max = calm_s_max
         self._free = set(brokers)
         self._left = 0
@@ -168,6 +174,7 @@ class Faults:
             "slow_disk": self._slow_disk,
             "full_disk": self._full_disk,
             "failing_disk": self._failing_disk,
+            "rot": self._rot,
             "lost_progress": self._lost_progress,
             "small_fetches": self._small_fetches,
         }
@@ -361,6 +368,44 @@ class Faults:
         disk.set_capacity(space.total_bytes - space.usable_bytes + room)
         await self._pause(30.0)
         disk.set_capacity(None)
+
+    async def _rot(self, broker_id: int) -> None:
+        """A byte of a record changes that all disks have, and a read has found it: it is mended."""
+        place = self._try_draw_flushed_byte(broker_id)
+        if place is None:
+            return
+        path, position = place
+        disk = self._world.disk(broker_id)
+        disk.flip_bit(path, position)
+        damaged = disk.read_file(path)[position : position + 1]
+        self._world.broker(broker_id).directory.doubt([path])
+        for _ in range(MENDED_WITHIN_S):
+            await asyncio.sleep(1.0)
+            found = disk.read_file(path) if disk.exists(path) else b""
+            if found[position : position + 1] != damaged:
+                return
+        raise AssertionError(f"byte {position} of {path} on broker {broker_id} stays damaged")
+
+    def _try_draw_flushed_byte(self, broker_id: int) -> tuple[str, int] | None:
+        """A segment and a position in it; None unless all replicas have something there."""
+        partitions = self._probe.partitions
+        name = partitions[self._rng.below(len(partitions))]
+        up = {broker_id, *self._free}
+        found = [self._world.broker(one).replicas.find(*name) for one in sorted(up)]
+        members = sorted(self._brokers)
+        copies = [one for one in found if one is not None and sorted(one.isr) == members]
+        if len(copies) < len(members):
+            return None
+        log = self._world.broker(broker_id).directory.get(name)
+        assert log is not None
+        count = min(one.log.flushed_offset for one in copies) - log.log_start_offset
+        if count <= 0 or log.is_being_cut:
+            return None
+        offset = log.log_start_offset + self._rng.below(count)
+        segment = log.segments.holding(offset)
+        position, header = segment.finder().locate(offset)
+        assert header is not None
+        return segment.path, position + self._rng.below(header.size_bytes)
 
     async def _failing_disk(self, broker_id: int) -> None:
         """Its syncs fail until the machine is restarted with a good disk."""

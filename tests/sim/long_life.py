@@ -31,6 +31,7 @@ __all__ = ["live_long"]
 
 WORKERS = 3
 FAULTS_PER_SHIFT = 20
+SHIFTS_PER_ROT = 4
 RECORDS_KEPT = 20
 """In each partition, when the rest is deleted: the next shift begins with a log that has some."""
 CALM_S_MAX = 48.0
@@ -52,6 +53,7 @@ class _LongLife:
         self._ids = ids
         self._campaign = campaign
         self._workers = 0
+        self._shifts = 0
 
     async def shift(self) -> None:
         """Trouble, and whoever works meanwhile; then everything is checked."""
@@ -62,7 +64,9 @@ class _LongLife:
             StaleClient(world, i, history, PARTITIONS, pause_s_max=STALE_PAUSE_S_MAX)
             for i in self._ids
         ]
-        trouble = Faults(world, history, self._probe, self._ids, calm_s_max=CALM_S_MAX)
+        self._shifts += 1
+        also = ("rot",) if self._shifts % SHIFTS_PER_ROT == 0 else ()
+        trouble = Faults(world, history, self._probe, self._ids, also=also, calm_s_max=CALM_S_MAX)
 
         async def cause_trouble() -> None:
             await trouble.run(FAULTS_PER_SHIFT)
