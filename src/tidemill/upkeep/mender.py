@@ -9,10 +9,11 @@ Damage is found by the scrub, by reads that check checksums, by compaction, and 
 | a cut, after a recovery  | nothing is cut: what it has is what | it cuts its log and fetches   |
 |                          | the partition has                   | on from there                 |
 
-A follower is believed where it shows the batch after the damage and lacks nothing; a leader is also
-believed about what it lacks. If every other replica has answered that it has nothing better, the
-leader gives the range up, and then its followers do. A replica that does not answer may come back,
-and is waited for. Segments are mended newest first: the batch after the damage is then intact.
+A follower is believed where it shows the batch after the damage, if there is one, and lacks
+nothing; a leader is also believed about what it lacks. If every other replica has answered that it
+has nothing better, the leader gives the range up, and then its followers do. A replica that does
+not answer may come back, and is waited for. Segments are mended newest first: the batch after the
+damage is then intact.
 Of a compacted log all closed segments are replaced, and nobody reads them until that is done.
 
 A follower outside the in-sync set fetches nothing before its log is whole (`LeaderAnswers`), and so
@@ -240,8 +241,8 @@ class Mender:
         self, partition: Partition, log_: FilePartitionLog, segment: Segment, patient: _Patient
     ) -> bool:
         """Whether the segment is whole, or given up."""
-        at_rest = log_.compactable_segments(log_.log_end_offset)
-        if segment not in at_rest or log_.is_being_rewritten or log_.is_being_cut:
+        is_busy = log_.is_being_rewritten or log_.is_being_cut
+        if is_busy or not log_.is_at_rest(segment):
             return False
         log_.is_being_rewritten = True
         try:
@@ -281,9 +282,8 @@ class Mender:
         for hole in holes:
             self._note(log_, hole.range)
         if log_.may_have_gaps and has_sources:
-            closed = log_.compactable_segments(log_.log_end_offset)
-            start = max(closed[0].base_offset, log_.log_start_offset)
-            log_.damage.note(DamagedRange(start, closed[-1].next_offset))
+            end_offset = log_.segments.active.base_offset
+            log_.damage.note(DamagedRange(log_.log_start_offset, end_offset))
 
     def _healed(self, log_: FilePartitionLog, segment: Segment, patient: _Patient) -> None:
         log_.damage.mended(segment.base_offset, segment.next_offset)
@@ -363,8 +363,6 @@ class Mender:
             while not mend.is_done:
                 await self._run(log_, mend.run_slice)
                 while mend.hole is not None:
-                    if mend.hole.next_batch is None:
-                        return _Outcome.NOT_NOW  # nothing shows yet whether the logs agree
                     records = await self._fetch(source, partition, mend.hole, mend.next_offset)
                     await self._run(log_, partial(mend.take, records, may_have_gaps=may_have_gaps))
             await self._commit(log_, mend, segment, way)

@@ -404,6 +404,14 @@ class FilePartitionLog:
             segments.append(segment)
         return segments
 
+    def is_at_rest(self, segment: Segment) -> bool:
+        """Whether its file changes no more: all of it is synced, and no journal has bytes of it."""
+        return (
+            segment.is_closed
+            and segment.next_offset <= self.flushed_offset
+            and not self.progress.is_live(segment.journal_lap)
+        )
+
     def kept_batches(self) -> frozenset[int]:
         """Base offsets of batches that must survive, if only empty: the batches in producers'
         windows, so that retries are recognised without a snapshot (I18), and each epoch's first

@@ -4,9 +4,9 @@
     hole         the offsets that are missing, and what must come after them
     take         checks batches of another replica and writes them into the hole; for threads
 
-A batch is identified by its offset and its leader epoch: two logs that share one batch share all
-before it (I10). So the other replica must also show the batch that follows the hole here. Without
-that its log may have gone another way.
+A batch is identified by its offset and its leader epoch, and this log knows which epoch wrote which
+offset. Two logs that share one batch share all before it (I10), so the other replica must also show
+the batch that follows the hole here, if there is one: epochs may have been rebuilt from damage.
 
 Batches that look valid inside damage may be the content of a record. If the other replica does not
 know the one that follows the hole, a second attempt takes everything up to the segment's end
@@ -234,6 +234,8 @@ class SegmentMend:
                 chunks.append(batch)
         except CorruptBatch as error:
             raise WrongBatches(error.detail) from error
+        if hole.next_batch is None and self.next_offset == hole.range.end_offset:
+            self._go_on(self.next_offset)
         self.new.write(chunks)
 
     def _check(self, header: BatchHeader, hole: Hole, *, may_have_gaps: bool) -> None:
@@ -252,9 +254,8 @@ class SegmentMend:
         if self._takes_all:
             return
         expected = hole.next_batch
-        if (
-            expected is None
-            or header.base_offset != expected.base_offset
+        if expected is not None and (
+            header.base_offset != expected.base_offset
             or header.partition_leader_epoch != expected.partition_leader_epoch
         ):
             raise WrongBatches(f"the batch at {header.base_offset} is not the one that follows")
