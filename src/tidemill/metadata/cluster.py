@@ -42,7 +42,7 @@ from tidemill.metadata.features.level_changes import LevelChange
 from tidemill.metadata.founding import check_cluster, found_cluster, try_multi
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_draft import ImageDraft
-from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
@@ -242,7 +242,8 @@ class Cluster:
             async with asyncio.timeout(wait_s):
                 await self._keeper.wakeup.wait()
         except TimeoutError:
-            self._keeper.mark(nodes.BROKERS)
+            # Settings that a person has put back are announced by no watch.
+            self._keeper.mark(nodes.BROKERS if self._keeper.knows_settings else ALL)
         self._keeper.wakeup.clear()
 
     async def catch_up(self) -> None:

@@ -54,6 +54,8 @@ class ImageKeeper:
         self._subscribers: list[Callable[[Delta], None]] = []
         self._seqs = dict.fromkeys(PARTS, 0)
         """By part: the seq of what the image has of it."""
+        self._settings_seq = -1
+        """The seq that the head gave to the settings which the image has; -1: none were read."""
         self._names_by_page: list[set[str]] = [set() for _ in range(METADATA_PAGES)]
         self.image = MetadataImage()
         self.head = Head()
@@ -87,6 +89,11 @@ class ImageKeeper:
     def is_readable(self, part: str) -> bool:
         """Whether a part could be read; what could not is never written."""
         return part not in self._reader.bad_parts
+
+    @property
+    def knows_settings(self) -> bool:
+        """Whether the image has the newest settings, also if they cannot be read any more."""
+        return self._settings_seq == self.head.parts[SETTINGS]
 
     def watch(self) -> None:
         """Hear of changes from now on."""
@@ -133,6 +140,8 @@ class ImageKeeper:
         self.head = head
         self.versions.update(versions)
         self._seqs.update((path, head.seq) for path in versions if path != HEAD)
+        if SETTINGS in versions:
+            self._settings_seq = head.seq
 
     def publish(self, draft: ImageDraft) -> None:
         """Make the draft the image and call the subscribers."""
@@ -253,6 +262,8 @@ class ImageKeeper:
             )
             if node is not None:
                 self.versions[path] = node.version
+            if path == SETTINGS and self.is_readable(path):
+                self._settings_seq = head.parts[path]
 
 
 def _slices(delta: Delta) -> Iterator[list[str]]:

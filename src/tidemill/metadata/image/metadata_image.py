@@ -18,8 +18,9 @@ from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
 from tidemill.core.min_isr import effective_min_isr
 from tidemill.metadata.features.feature_levels import (
-    BEFORE_FEATURES,
+    NOT_STORED,
     OLDER_SOFTWARE,
+    UNKNOWN_LEVELS,
     FinalizedLevels,
     Software,
     why_kept_out,
@@ -238,12 +239,13 @@ class MetadataImage:
     """The names of views by that of their base, sorted."""
     overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
     """What was set at run time for brokers and groups; topics have theirs with them."""
-    features: FinalizedLevels = BEFORE_FEATURES
+    features: FinalizedLevels = UNKNOWN_LEVELS
 
     @property
     def features_epoch(self) -> int:
         """Clients keep the levels with the highest epoch that they have seen."""
-        return self.features.epoch if self.features.is_stored else self.controller_epoch
+        epoch = self.features.epoch
+        return self.controller_epoch if epoch == NOT_STORED else epoch
 
     def why_kept_out(self, broker: BrokerImage) -> str | None:
         """Why the controller does not let the broker in, whatever epoch it registers in."""
