@@ -13,7 +13,7 @@ All methods but `look_at` are called with the cluster's lock held.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import final
 from uuid import UUID
 
@@ -22,7 +22,7 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import RETURNS_WAIT_S
-from tidemill.core.loop.pacing import next_turn
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
@@ -59,6 +59,7 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     Return,
     TopicImage,
+    topic_slices,
 )
 from tidemill.metadata.image.overrides import broker_owner
 from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
@@ -68,8 +69,6 @@ __all__ = ["Controllership"]
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_PER_SLICE = 500
-"""Partitions of an election round that are decided in one slice of the loop: about 10 ms."""
 _SETTINGS_LOOK_S = 5.0
 """Between two looks at settings that cannot be read, by a broker that could take office."""
 
@@ -270,7 +269,9 @@ class Controllership:
         if not self._all_unserved and not returned and not tellable_pages(image, unread):
             topics = [image.topics[name] for name in sorted(self._unserved & image.topics.keys())]
         changes: list[PartitionChange] = []
-        async for some in _slices(topics):
+        pacer = Pacer(1)
+        for some in topic_slices(topics):
+            await pacer.step()
             changes += reconcile(
                 image,
                 some,
@@ -452,20 +453,6 @@ class Controllership:
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
-
-
-async def _slices(topics: Iterable[TopicImage]) -> AsyncIterator[list[TopicImage]]:
-    """Topics of so many partitions as are decided in one slice of the loop (S11)."""
-    some: list[TopicImage] = []
-    size = 0
-    for topic in topics:
-        some.append(topic)
-        size += len(topic.own_partitions)
-        if size >= PARTITIONS_PER_SLICE:
-            yield some
-            some, size = [], 0
-            await next_turn()
-    yield some
 
 
 def _tell(what: str, refusals: Sequence[KafkaError | None]) -> None:
