@@ -13,7 +13,6 @@ Progress goes to stderr, the summary to stdout; the exit code is 1 if a promise 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from tests.campaign.summary import print_summary
 from tests.e2e.load import Load, read_logs
 from tests.support.clients import DEADLINE_S
 from tests.support.network_lab import NetworkLab
@@ -245,12 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="tidemill-cuts-") as name:
         summary = asdict(CutRun(Path(name)).run())
-    if options.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        for key, value in summary.items():
-            print(f"{key.replace('_', ' '):24} {value}")
-    return 1 if summary["violations"] else 0
+    return print_summary(summary, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Progress goes to stderr, the summary to stdout; the exit code is 1 if a promise 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from time import monotonic, time
 import confluent_kafka
 
 from tests.campaign.hold_clients import DeliveryWatch, HeldSend, leader_of, send_held
+from tests.campaign.summary import print_summary
 from tests.support.clients import DEADLINE_S
 from tests.support.topics import create_replicated
 from tidemill.testing.broker_process import BrokerProcess
@@ -228,12 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="tidemill-holds-") as name:
         run = PendingRun(Path(name), options.records, delivers_in_s=options.deliver_in)
         summary = asdict(run.run())
-    if options.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        for key, value in summary.items():
-            print(f"{key.replace('_', ' '):24} {value}")
-    return 1 if summary["violations"] else 0
+    return print_summary(summary, as_json=options.json)
 
 
 if __name__ == "__main__":

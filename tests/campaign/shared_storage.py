@@ -13,7 +13,6 @@ Progress goes to stderr, the summary to stdout; the exit code is 1 if a promise 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from typing import Any
 
 import confluent_kafka
 
+from tests.campaign.summary import print_summary
 from tests.e2e.load import Load, read_logs
 from tests.support.clients import DEADLINE_S
 from tests.support.storage_lab import SharedDisk, StorageHost, why_not_here
@@ -206,12 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="tidemill-storage-") as name:
         summary = asdict(StorageRun(Path(name)).run())
-    if options.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        for key, value in summary.items():
-            print(f"{key.replace('_', ' '):24} {value}")
-    return 1 if summary["violations"] else 0
+    return print_summary(summary, as_json=options.json)
 
 
 if __name__ == "__main__":

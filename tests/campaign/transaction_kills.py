@@ -13,7 +13,6 @@ Progress goes to stderr, the summary to stdout; the exit code is 1 if a promise 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from typing import Protocol
 
 import confluent_kafka
 
+from tests.campaign.summary import print_summary
 from tests.campaign.transactional_client import CommittedFollower, TransactionalClient
 from tests.support.clients import DEADLINE_S
 from tests.support.topics import create_replicated, wait_until_decided
@@ -283,12 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finally:
             with suppress(ProcessLookupError):
                 victim.stop()
-    if options.json:
-        print(json.dumps(summary, indent=2))
-    else:
-        for key, value in summary.items():
-            print(f"{key.replace('_', ' '):24} {value}")
-    return 1 if summary["violations"] else 0
+    return print_summary(summary, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -186,6 +186,47 @@ def test_SIGTERM_ends_all_brokers_cleanly_and_they_come_back(new_cluster, topic)
     assert _read(cluster.bootstrap, topic) == _values("a")
 
 
+def test_I14_one_of_three_brokers_acknowledges_nothing_that_needs_two_copies(
+    tmp_path, new_cluster, topic
+):
+    cluster = new_cluster()
+    create_replicated(cluster.bootstrap, topic)
+    assert _outcome(cluster.bootstrap, topic) is None
+    assert cluster.stop() == 0
+
+    alone = BrokerProcess(tmp_path / "data").start()
+    try:
+        _wait_until_in_sync(alone.bootstrap, topic, {0})
+        refused = _outcome(alone.bootstrap, topic)
+    finally:
+        alone.stop()
+    assert refused is not None
+    assert refused.name() == "NOT_ENOUGH_REPLICAS"
+
+
+def _outcome(bootstrap: str, topic: str) -> confluent_kafka.KafkaError | None:
+    """Of a record that is sent once with acks=all."""
+    outcomes: list[confluent_kafka.KafkaError | None] = []
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "message.send.max.retries": 0}
+    )
+    producer.produce(topic, b"x", on_delivery=lambda error, _: outcomes.append(error))
+    assert producer.flush(DEADLINE_S) == 0
+    (outcome,) = outcomes
+    return outcome
+
+
+def _wait_until_in_sync(bootstrap: str, topic: str, wanted: set[int]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + DEADLINE_S
+    while (found := _in_sync(admin, topic)) != wanted:
+        assert time.monotonic() < deadline, f"{topic} has {found} in sync"
+
+
+def _in_sync(admin: AdminClient, topic: str) -> set[int]:
+    return set(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions[0].isrs)
+
+
 def test_a_port_in_use_ends_all_with_one_line_that_says_what_to_do(tmp_path, new_broker):
     taken = new_broker().bootstrap
     cluster = ClusterProcess(tmp_path / "other", f"tidemill.internal.listen={taken}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.sim.clients import drain
@@ -19,6 +21,8 @@ from tidemill.client.producing.producer import Producer
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE, TIDEMILL_VERSION
+from tidemill.metadata.image import nodes
+from tidemill.metadata.store.coord import Put
 from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.generated.update_features import (
     FeatureUpdateKey,
@@ -45,6 +49,17 @@ async def change_at(client: ClusterClient, broker_id: int, level: int, way: Leve
     request = UpdateFeaturesRequest(feature_updates=[change])
     answer = await client.ask_broker(broker_id, request, UpdateFeaturesResponse)
     assert answer.error_code == ErrorCode.NONE, answer.error_message
+
+
+async def replace_settings(world: SimWorld, value: bytes) -> bytes:
+    """Put something else in their place, as a person or a broken disk does; what was there."""
+    node = world.coord.get(nodes.SETTINGS)
+    assert node is not None
+    session = world.coord.session()
+    await session.start()
+    await session.multi([Put(nodes.SETTINGS, value, node.version)])
+    await session.close()
+    return node.value
 
 
 def in_sync(world: SimWorld) -> set[int]:
@@ -123,3 +138,29 @@ def test_whoever_changes_a_level_at_any_broker_finds_it_there_at_once():
                 assert image.features.level_of("transaction.version") == level
 
     SimWorld(5).run(main)
+
+
+def test_brokers_that_cannot_read_the_levels_serve_nobody_until_these_are_put_back():
+    async def main(world: SimWorld) -> None:
+        history = History()
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        async with (
+            ClusterClient(world.client_net(), world.bootstrap) as client,
+            Producer(client, world.clock, idempotent=True) as producer,
+        ):
+            await Admin(client).create_topic(ORDERS.topic, partitions=1, replication=3)
+            await send(producer, history, 10)
+        for broker_id in IDS:
+            await world.stop_broker(broker_id)
+        good = await replace_settings(world, b"?")
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        await asyncio.sleep(60)
+        for broker_id in IDS:
+            assert world.broker(broker_id).cluster.lease.fenced
+        await replace_settings(world, good)
+        await eventually(lambda: in_sync(world) == set(IDS))
+        history.check_final(ORDERS, await drain(world, ORDERS))
+
+    SimWorld(6).run(main)

@@ -249,7 +249,7 @@ RETURNS_WAIT_S = 5.0
 LOG_END_WAIT_S = 5.0
 """How long a replica may take to say where its log ends before an election goes on without it."""
 LOG_END_QUESTIONS_MAX = 5_000
-"""Partitions that one request asks a broker about; more wait for the next one."""
+"""Partitions that one request asks a broker about; the next one has more."""
 ISR_PROPOSALS_MAX = 2_000
 """In-sync sets that one request proposes; more wait for the next one."""
 FORMER_LEADER_KEPT_S = 6.0

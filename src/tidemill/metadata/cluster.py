@@ -25,7 +25,7 @@ from uuid import UUID
 from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
-from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId, TopicPartition
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
@@ -39,21 +39,17 @@ from tidemill.metadata.controller.decisions import leads_what_others_could
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.features.level_changes import LevelChange
-from tidemill.metadata.founding import check_cluster, found_cluster, try_multi
+from tidemill.metadata.founding import try_multi
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.image_draft import ImageDraft
-from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
-from tidemill.metadata.image.metadata_image import (
-    BrokerImage,
-    Delta,
-    MetadataImage,
-)
+from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 from tidemill.metadata.lease import Lease
 from tidemill.metadata.log_end_survey import LogEndSurvey
+from tidemill.metadata.membership import Membership
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
-from tidemill.metadata.registration import Presence, Registration, read_counter
+from tidemill.metadata.registration import Presence, read_counter
 from tidemill.metadata.software_fit import SoftwareFit
 from tidemill.metadata.store.coord import Coord, CoordConflict, Put, SessionState
 
@@ -109,18 +105,21 @@ class Cluster:
         self.survey.is_wanted = lambda: self.is_controller
         self._keeper.subscribe(self.survey.follow)
         self._overrides = OverrideWriter(self._keeper, self._controller.write, self.live)
-        self._registration = Registration(coord, config.node_id, rng, software)
-        self._keeper.subscribe(self._follow_members)
+        self._lease = Lease(coord, clock)
+        self._membership = Membership(
+            coord,
+            self._keeper,
+            self._lease,
+            broker_id=config.node_id,
+            rng=rng,
+            software=software,
+        )
+        self._keeper.subscribe(self._membership.follow)
         self._keeper.subscribe(self._fit.follow)
         self._lock = asyncio.Lock()
         self._clock = clock
-        self._lease = Lease(coord, clock)
         self._closed = False
         self._looked_at = float("-inf")
-        self._own_id = ""
-        """The cluster that an earlier life of this broker belonged to."""
-        self._seen = (0, 0)
-        """A version of the metadata that an earlier life of this broker has seen."""
 
     @property
     def broker_id(self) -> int:
@@ -129,7 +128,7 @@ class Cluster:
     @property
     def broker_epoch(self) -> int:
         """The epoch of the last registration."""
-        return self._registration.epoch
+        return self._membership.broker_epoch
 
     @property
     def version(self) -> tuple[int, int]:
@@ -153,7 +152,7 @@ class Cluster:
     @property
     def last_end_is_counted(self) -> bool:
         """Whether no unclean end of this broker is left that the controller has to hear of."""
-        return not self._registration.presence.unclean
+        return not self._membership.presence.unclean
 
     @property
     def metadata_seq(self) -> int:
@@ -186,9 +185,9 @@ class Cluster:
 
         `own_id`: the cluster that the logs here are of, if there are any: then no other is founded.
         """
-        self._own_id = own_id
+        self._membership.own_id = own_id
         async with self._lock:
-            await self._connect()
+            await self._membership.connect()
             return self.image.cluster_id
 
     async def start(
@@ -206,8 +205,8 @@ class Cluster:
         earlier life has seen. UserError if another broker has our id, or the store is not a usable
         one, or an older one.
         """
-        self._seen = seen
-        self._registration.presence = Presence(
+        self._membership.seen = seen
+        self._membership.presence = Presence(
             advertised=advertised,
             internal=internal,
             rack=self._config.broker_rack,
@@ -242,7 +241,8 @@ class Cluster:
             async with asyncio.timeout(wait_s):
                 await self._keeper.wakeup.wait()
         except TimeoutError:
-            self._keeper.mark(nodes.BROKERS)
+            # Settings that a person has put back are announced by no watch.
+            self._keeper.mark(nodes.BROKERS if self._keeper.knows_settings else ALL)
         self._keeper.wakeup.clear()
 
     async def catch_up(self) -> None:
@@ -251,10 +251,7 @@ class Cluster:
             async with self._lock:
                 if not self._needs_work():  # closed while this waited for the lock
                     return
-                if not self._lease.registered:
-                    await self._join()
-                elif not self._registration.is_current:
-                    await self._update_registration()
+                await self._keep_place()
                 await self._keeper.refresh()
                 try:
                     await self._react()
@@ -281,7 +278,7 @@ class Cluster:
 
     async def leave(self) -> None:
         """Say that this broker is about to stop; the controller moves its leaderships away."""
-        self._registration.presence = replace(self._registration.presence, leaving=True)
+        self._membership.presence = replace(self._membership.presence, leaving=True)
         await self.catch_up()
 
     async def wait_left(self) -> None:
@@ -299,7 +296,7 @@ class Cluster:
 
     def disk_failed(self) -> None:
         """The data directory is offline: this broker counts as dead from now on."""
-        self._registration.presence = replace(self._registration.presence, failed=True)
+        self._membership.presence = replace(self._membership.presence, failed=True)
         self._keeper.wakeup.set()
 
     async def close(self) -> None:
@@ -312,7 +309,7 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        return self._keeper.has_news or not self._registration.is_current
+        return self._keeper.has_news or not self._membership.is_current
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -320,16 +317,23 @@ class Cluster:
         self._keeper.wakeup.set()
 
     def _resign(self) -> None:
-        self._lease.registered = False
-        self._lease.fenced = True
-        self._registration.lost()
+        self._membership.resign()
         self._controller.step_down()
 
-    def _follow_members(self, delta: Delta) -> None:
-        member = delta.after.members.get(self.broker_id)
-        self._lease.fenced = member is None or member.epoch != self.broker_epoch
-        if not self._lease.fenced:  # what was lost before is counted; a later life lost nothing
-            self._registration.presence = replace(self._registration.presence, unclean=False)
+    async def _join(self) -> None:
+        await self._membership.join()
+        await self._react()
+
+    async def _keep_place(self) -> None:
+        """Join again if there is no registration; else let it say what it should."""
+        if not self._lease.registered:
+            await self._join()
+        elif not self._membership.is_current:
+            try:
+                await self._membership.update()
+            except CoordConflict:
+                self._resign()
+                raise StoreUnavailable("the registration of this broker was removed") from None
 
     async def _react(self) -> None:
         """Do what the newest image requires of this broker: step down, campaign or control."""
@@ -345,52 +349,6 @@ class Cluster:
             await self._controller.serve()
         else:
             self._controller.postpone()
-
-    # --- joining ---------------------------------------------------------------------------------
-
-    async def _join(self) -> None:
-        await self._connect()
-        await self._keeper.load(newest=True)
-        self._check_version()
-        self._publish_registration(await self._registration.make())
-        self._lease.registered = True
-        await self._react()
-
-    async def _update_registration(self) -> None:
-        try:
-            self._publish_registration(await self._registration.update())
-        except CoordConflict:
-            self._resign()
-            raise StoreUnavailable("the registration of this broker was removed") from None
-
-    def _publish_registration(self, broker: BrokerImage) -> None:
-        draft = ImageDraft(self.image)
-        draft.put_broker(broker)
-        self._keeper.publish(draft)
-
-    async def _connect(self) -> None:
-        if self._coord.state is SessionState.LOST:
-            await self._coord.start()
-        await self._ensure_cluster()
-
-    def _check_version(self) -> None:
-        """UserError: the store is older than what this broker has seen in it."""
-        found, seen = self._keeper.found_version, max(self._seen, self.version)
-        if found < seen:
-            raise UserError(
-                f"the coordination store is at version {found[0]}.{found[1]}, this broker has seen "
-                f"{seen[0]}.{seen[1]}: an old copy of it was put back; bring the newest one back"
-            )
-
-    async def _ensure_cluster(self) -> None:
-        if self.image.cluster_id:
-            await check_cluster(self._coord, self.image.cluster_id)
-            return
-        draft = ImageDraft(self.image)
-        draft.set_cluster_id(
-            await found_cluster(self._coord, self._rng, self.software, own_id=self._own_id)
-        )
-        self._keeper.publish(draft)
 
     # --- only on the controller (KafkaError NOT_CONTROLLER elsewhere) ----------------------------
 

@@ -25,12 +25,16 @@ async def check_cluster(coord: Coord, cluster_id: str) -> None:
     The topics of another cluster would make strays of all logs here.
     """
     node = await coord.get(nodes.CLUSTER)
-    found = "no cluster" if node is None else f"cluster {_cluster_id(node)}"
-    if found != f"cluster {cluster_id}":
-        raise UserError(
-            f"the coordination store has {found}, this broker belongs to cluster {cluster_id}: "
-            "bring its store back, then start the broker again"
-        )
+    found = None if node is None else _cluster_id(node)
+    if found != cluster_id:
+        raise _lost(cluster_id, "no cluster" if found is None else f"cluster {found}")
+
+
+def _lost(cluster_id: str, found: str) -> UserError:
+    return UserError(
+        f"the coordination store has {found}, this broker belongs to cluster {cluster_id}: "
+        "bring its store back, then start the broker again"
+    )
 
 
 async def found_cluster(coord: Coord, rng: Rng, software: Software, *, own_id: str) -> str:
@@ -55,7 +59,7 @@ async def found_cluster(coord: Coord, rng: Rng, software: Software, *, own_id: s
                 "`tidemill cluster migrate`, run again, ends it"
             )
         if own_id:
-            await check_cluster(coord, own_id)
+            raise _lost(own_id, "no cluster")
         await try_multi(coord, made)
         node = await coord.get(nodes.CLUSTER)
     if node is None:

@@ -10,7 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import final
 from uuid import UUID
 
@@ -132,33 +140,43 @@ class LogEndSurvey:
                     yield image.topics[name], index
 
     async def _ask_all(self, questions: Iterable[LogEndQuestion]) -> None:
-        now = self._clock.monotonic()
         by_broker: dict[int, list[LogEndQuestion]] = defaultdict(list)
         for question in questions:
             if not self._ends.knows(question):
                 by_broker[question.broker_id].append(question)
-        asked = [(one, by_broker[one][:LOG_END_QUESTIONS_MAX]) for one in sorted(by_broker)]
-        for _, some in asked:
+        await asyncio.gather(*(self._ask_broker(one, by_broker[one]) for one in sorted(by_broker)))
+
+    async def _ask_broker(self, broker_id: int, questions: Sequence[LogEndQuestion]) -> None:
+        """Ask in one request after the other, until one is not answered.
+
+        The rest counts as asked then: it is the broker that is silent, whatever it is asked.
+        """
+        answers = True
+        for first in range(0, len(questions), LOG_END_QUESTIONS_MAX):
+            some = questions[first : first + LOG_END_QUESTIONS_MAX]
+            now = self._clock.monotonic()
             for question in some:
                 self._ends.ask(question, now)
-        await asyncio.gather(*(self._ask_one(broker_id, some) for broker_id, some in asked))
+            answers = answers and await self._ask_once(broker_id, some)
 
-    async def _ask_one(self, broker_id: int, questions: Collection[LogEndQuestion]) -> None:
+    async def _ask_once(self, broker_id: int, questions: Collection[LogEndQuestion]) -> bool:
+        """Whether the broker has answered, be it that it does not know."""
         broker = self._image().brokers.get(broker_id)
         if self.ask is None or broker is None:
-            return
+            return False
         if not broker.software.supports(TIDEMILL_VERSION, TELLS_LOG_ENDS):
             self._report_unable(broker)
-            return
+            return False
         try:
             answers = await self.ask(broker_id, questions)
         except KafkaError as error:
             log.info("broker %d does not tell where its logs end: %s", broker_id, error)
-            return
+            return False
         for question, end in answers.items():
             self._ends.answer(question, end)
         if answers:
             await self._tell_news()
+        return True
 
     def _report_unable(self, broker: BrokerImage) -> None:
         """Say once of each life of a broker that it counts as silent."""

@@ -12,10 +12,9 @@ from tests.unit.metadata.small_cluster import SmallCluster
 from tests.unit.metadata.three_brokers import TOPIC, partition, propose, three_brokers
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicPartition
-from tidemill.core.limits import RETURNS_WAIT_S
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
 from tidemill.metadata.controller import controllership
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
-from tidemill.metadata.controller.controllership import PARTITIONS_PER_SLICE
 from tidemill.metadata.controller.decisions import reconcile
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import DeletedTopic
@@ -465,7 +464,7 @@ def test_S11_a_return_that_concerns_many_partitions_is_decided_in_slices(run, mo
 
     async def scenario() -> None:
         small, clusters = await three_brokers()
-        many = {index: [1, 2, 0] for index in range(PARTITIONS_PER_SLICE // 2)}
+        many = {index: [1, 2, 0] for index in range(PARTITIONS_CHANGED_PER_SLICE // 2)}
         specs = [TopicSpec(name=f"many-{number}", assignments=many) for number in range(5)]
         await clusters[0].create_topics(specs)
         await small.catch_up()
@@ -478,5 +477,5 @@ def test_S11_a_return_that_concerns_many_partitions_is_decided_in_slices(run, mo
         )
 
     run(scenario())
-    assert max(sizes) < 2 * PARTITIONS_PER_SLICE
-    assert sum(sizes) > 2 * PARTITIONS_PER_SLICE
+    assert max(sizes) <= PARTITIONS_CHANGED_PER_SLICE
+    assert sum(sizes) > 2 * PARTITIONS_CHANGED_PER_SLICE

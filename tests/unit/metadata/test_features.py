@@ -15,15 +15,17 @@ from tidemill.metadata.features.feature_levels import (
     THIS_SOFTWARE,
     TIDEMILL_VERSION,
     TRANSACTION_VERSION,
+    UNKNOWN_LEVELS,
     LevelRange,
     Software,
     first_levels,
 )
 from tidemill.metadata.features.level_changes import LevelChange, Way
 from tidemill.metadata.image import nodes, stored_fields
-from tidemill.metadata.image.overrides import ALL_BROKERS, DRAINING
+from tidemill.metadata.image.overrides import ALL_BROKERS, DRAINING, broker_owner
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.store.coord import Put
 
 RAISE = [LevelChange(TIDEMILL_VERSION, 2, Way.UPGRADE)]
 LOWER_TRANSACTIONS = [LevelChange(TRANSACTION_VERSION, 1, Way.SAFE_DOWNGRADE)]
@@ -33,6 +35,15 @@ OLD_GENERATION = Software("0.0.9", {**THIS_SOFTWARE.ranges, TRANSACTION_VERSION:
 def stored(small):
     node = small.server.get(nodes.SETTINGS)
     return None if node is None else nodes.decode_settings(node.value).features
+
+
+async def replace_settings(small, value):
+    """Put something else in the place of the settings; the head does not tell."""
+    node = small.server.get(nodes.SETTINGS)
+    session = small.server.session()
+    await session.start()
+    await session.multi([Put(nodes.SETTINGS, value, node.version)])
+    await session.close()
 
 
 def test_a_new_cluster_has_the_highest_levels_of_the_software_that_founds_it(run):
@@ -211,5 +222,85 @@ def test_S46_damaged_levels_change_nothing_and_raise_an_alarm(run, features):
         await small.catch_up()
         assert cluster.image.features is before
         assert any("/settings" in alarm for alarm in small.members[0].alarms)
+
+    run(scenario())
+
+
+def test_S46_nobody_takes_office_who_has_never_read_the_settings(run):
+    async def scenario():
+        small = SmallCluster()
+        (first,) = await small.start(0)
+        drained = OverrideChange(owner=broker_owner(0), changes=[(DRAINING, AlterOp.SET, "true")])
+        assert [one.code for one in await first.alter_overrides([drained])] == [ErrorCode.NONE]
+        good = small.server.get(nodes.SETTINGS).value
+        small.crash(0)
+        await replace_settings(small, b"?")
+        (again,) = await small.start(0)
+        assert not again.is_controller
+        assert again.image.features is UNKNOWN_LEVELS
+        assert again.image.features_epoch == -1
+        assert small.server.get(nodes.SETTINGS).value == b"?"
+        (old,) = await small.start(1, software=OLDER_SOFTWARE)
+        assert not old.may_act
+        assert [one for one in small.members[0].alarms if "controller" in one] == [
+            "this broker does not become the controller: it cannot read /settings, which has the "
+            "levels that the cluster has agreed on, and does not guess them; put the newest good "
+            "copy back"
+        ]
+        await small.put(nodes.SETTINGS, good)
+        await small.catch_up()
+        assert again.may_act
+        assert again.is_controller
+        assert again.image.features == first_levels(THIS_SOFTWARE)
+        assert again.image.overrides_of(broker_owner(0)) == {DRAINING: "true"}
+        assert not old.may_act
+
+    run(scenario())
+
+
+def test_S46_who_knows_the_settings_takes_office_although_they_are_damaged_since(run):
+    async def scenario():
+        small = SmallCluster()
+        _, second = await small.start(0, 1)
+        await replace_settings(small, b"?")
+        small.crash(0)
+        await small.catch_up()
+        assert second.is_controller
+        assert second.image.features == first_levels(THIS_SOFTWARE)
+        (old,) = await small.start(2, software=OLDER_SOFTWARE)
+        assert not old.may_act
+        (back,) = await small.start(0)
+        assert back.may_act
+        assert back.image.features is UNKNOWN_LEVELS
+        assert small.server.get(nodes.SETTINGS).value == b"?"
+
+    run(scenario())
+
+
+def test_S46_nobody_takes_office_who_has_read_older_settings_only(run):
+    """The new ones may name a level that this broker's software does not have."""
+
+    async def scenario():
+        small = SmallCluster()
+        _, second = await small.start(0, 1)
+        await small.put(nodes.SETTINGS, b'{"v":3}')
+        small.crash(0)
+        await small.catch_up()
+        assert not second.is_controller
+        assert second.image.features == first_levels(THIS_SOFTWARE)
+
+    run(scenario())
+
+
+def test_S46_office_is_not_taken_on_settings_that_were_changed_unseen(run):
+    async def scenario():
+        small = SmallCluster()
+        _, second = await small.start(0, 1)
+        small.notices_held = True
+        await small.put(nodes.SETTINGS, b'{"v":3}')
+        small.notices_held = False
+        small.crash(0)
+        await small.catch_up()
+        assert not second.is_controller
 
     run(scenario())

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+
+import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tests.unit.metadata.three_brokers import TOPIC, partition, three_brokers
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import LOG_END_WAIT_S
+from tidemill.core.limits import LOG_END_QUESTIONS_MAX, LOG_END_WAIT_S
+from tidemill.metadata import log_end_survey
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion
 from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE
+from tidemill.metadata.image.topic_config import AlterOp
 
 ORDERS = TopicPartition("t", 0)
 
@@ -23,9 +28,12 @@ class Replicas:
     def __init__(self, **ends: tuple[int, int]) -> None:
         self.ends = {int(name[1:]): LogEnd(*end) for name, end in ends.items()}
         self.asked: list[int] = []
+        self.counts = defaultdict[int, list[int]](list)
+        """Questions of each request, by broker."""
 
     async def ask(self, broker_id: int, questions: list[LogEndQuestion]):
         self.asked.append(broker_id)
+        self.counts[broker_id].append(len(questions))
         if broker_id not in self.ends:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
         return dict.fromkeys(questions, self.ends[broker_id])
@@ -175,6 +183,52 @@ def test_a_broker_whose_software_cannot_answer_is_not_asked_and_counts_as_silent
         ]
         await ask_for_any_leader(small, controller)
         assert partition(controller).leader == 0
+
+    run(scenario())
+
+
+async def many_ended_unclean(partitions: int) -> tuple[SmallCluster, Cluster]:
+    """The same with one topic of many partitions, which all wait."""
+    small = SmallCluster()
+    clusters = await small.start(0, 1, 2)
+    spec = TopicSpec(name="t", assignments=dict.fromkeys(range(partitions), (1, 2)))
+    await clusters[0].create_topics([spec])
+    for broker_id in (1, 2):
+        small.crash(broker_id)
+        await small.catch_up()
+    await small.start(1, 2, unclean=True)
+    return small, clusters[0]
+
+
+def leaders(controller: Cluster) -> set[int]:
+    return {one.leader for one in controller.image.topics["t"].partitions}
+
+
+@pytest.mark.slow
+def test_I16_a_look_asks_about_more_partitions_than_one_request_may_have(run):
+    async def scenario() -> None:
+        small, controller = await many_ended_unclean(LOG_END_QUESTIONS_MAX + 2)
+        assert leaders(controller) == {-1}
+        replicas = Replicas(b1=(0, 4), b2=(0, 7))
+        await ask(small, controller, replicas)
+        assert leaders(controller) == {2}
+        assert replicas.counts == {1: [LOG_END_QUESTIONS_MAX, 2], 2: [LOG_END_QUESTIONS_MAX, 2]}
+
+    run(scenario())
+
+
+def test_partitions_beyond_one_request_count_as_silent_too_if_their_broker_is(run, monkeypatch):
+    async def scenario() -> None:
+        monkeypatch.setattr(log_end_survey, "LOG_END_QUESTIONS_MAX", 3)
+        small, controller = await many_ended_unclean(5)
+        keys = [("unclean.leader.election.enable", AlterOp.SET, "true")]
+        await controller.alter_topic_configs([ConfigChange(name="t", changes=keys)])
+        replicas = Replicas(b1=(0, 4))
+        await ask(small, controller, replicas)
+        assert replicas.counts == {1: [3, 2], 2: [3]}
+        small.clock.advance(LOG_END_WAIT_S)
+        await ask(small, controller, replicas)
+        assert leaders(controller) == {1}
 
     run(scenario())
 

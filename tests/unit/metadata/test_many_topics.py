@@ -17,6 +17,7 @@ from tidemill.metadata.controller.controller import (
     TopicResult,
     TopicSpec,
 )
+from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, Head
 from tidemill.metadata.image.topic_config import AlterOp
 
@@ -109,6 +110,74 @@ def test_S11_topics_whose_publication_was_cut_off_are_read_from_the_store(run):
         assert 0 < len(cluster.image.topics) < len(NAMES)
         await small.catch_up()
         assert cluster.image.topics.keys() == set(NAMES)
+
+    run(scenario())
+
+
+async def behind_many_topics() -> tuple[SmallCluster, Cluster]:
+    """Broker 1 has not heard of them yet, nor that broker 2 was let in after them."""
+    small = SmallCluster()
+    controller, follower = await small.start(0, 1)
+    small.notices_held = True
+    await controller.create_topics(SPECS)
+    await small.register(2)
+    controller._keeper.mark(nodes.BROKERS)
+    await controller.catch_up()
+    small.notices_held = False
+    assert not follower.image.topics
+    return small, follower
+
+
+def test_S11_a_broker_that_follows_publishes_many_topics_in_slices(run):
+    async def scenario() -> None:
+        small, follower = await behind_many_topics()
+        seen = len(small.members[1].deltas)
+        await follower.read_newest()
+        deltas = small.members[1].deltas[seen:]
+        assert max(len(delta.topics_changed) for delta in deltas) <= PARTITIONS_CHANGED_PER_SLICE
+        assert sorted(name for delta in deltas for name in delta.topics_changed) == sorted(NAMES)
+        assert follower.image.topics.keys() == set(NAMES)
+
+    run(scenario())
+
+
+def test_members_are_published_after_all_topics_that_were_read_with_them(run):
+    async def scenario() -> None:
+        small, follower = await behind_many_topics()
+        seen = len(small.members[1].deltas)
+        await follower.read_newest()
+        *before, last = small.members[1].deltas[seen:]
+        assert len(before) == SLICES - 1
+        assert {delta.members_changed for delta in before} == {()}
+        assert last.members_changed == (2,)
+        assert last.after is follower.image
+        assert follower.image.members.keys() == {0, 1, 2}
+
+    run(scenario())
+
+
+def test_I34_no_log_is_a_stray_while_topics_are_published_that_may_have_it(run):
+    async def scenario() -> None:
+        _, follower = await behind_many_topics()
+        known = []
+        follower.subscribe(lambda _delta: known.append(follower.own_logs()))
+        assert follower.own_logs() is not None
+        await follower.read_newest()
+        assert known[:-1] == [None] * (SLICES - 1)
+        assert follower.own_logs() is not None
+
+    run(scenario())
+
+
+def test_S11_topics_of_which_a_part_was_published_are_read_again(run):
+    async def scenario() -> None:
+        _, follower = await behind_many_topics()
+        reading = asyncio.ensure_future(follower.read_newest())
+        follower.subscribe(lambda _delta: reading.cancel())
+        await asyncio.wait([reading])
+        assert 0 < len(follower.image.topics) < len(NAMES)
+        await follower.catch_up()
+        assert follower.image.topics.keys() == set(NAMES)
 
     run(scenario())
 

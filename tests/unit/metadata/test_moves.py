@@ -12,7 +12,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, FORMER_LEADER_KEPT_S
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.overrides import DRAINING, broker_owner
 from tidemill.metadata.image.topic_config import AlterOp
@@ -235,21 +235,62 @@ _NOT_REGISTERED = ErrorCode.BROKER_ID_NOT_REGISTERED
 # --- what is stored ---
 
 
+async def taken_over(first: int, then: int) -> tuple[SmallCluster, Cluster]:
+    """A topic of a controller with one default of the minimum, and a successor with another."""
+    small = SmallCluster(f"min.insync.replicas={first}")
+    controller, *_ = await small.start(0)
+    small.flags = (f"min.insync.replicas={then}",)
+    await small.start(1, 2)
+    await controller.create_topics([TopicSpec(name="t", assignments={0: [0, 1, 2]})])
+    await small.catch_up()
+    assert minimums(small) == {first}
+    small.crash(0)
+    await small.catch_up()
+    successor = small.members[1].cluster
+    assert successor.is_controller
+    return small, successor
+
+
+def minimums(small: SmallCluster) -> set[int]:
+    return {one.cluster.image.topics["t"].min_isr for one in small.members.values()}
+
+
 def test_brokers_with_other_defaults_agree_on_the_minimum(run):
     async def scenario() -> None:
-        small = SmallCluster("min.insync.replicas=2")
-        controller, *_ = await small.start(0)
-        small.flags = ("min.insync.replicas=1",)
-        await small.start(1, 2)
-        await controller.create_topics([TopicSpec(name="t", assignments={0: [0, 1, 2]})])
-        await small.catch_up()
-        assert {one.cluster.image.topics["t"].min_isr for one in small.members.values()} == {2}
-        small.crash(0)
-        await small.catch_up()
-        successor = small.members[1].cluster
-        assert successor.is_controller
-        assert {one.cluster.image.topics["t"].min_isr for one in small.members.values()} == {1}
+        small, successor = await taken_over(1, 2)
+        assert minimums(small) == {2}
         assert partition(successor).partition_epoch > 1
+
+    run(scenario())
+
+
+def test_a_lower_default_of_the_next_controller_does_not_lower_the_minimum(run):
+    async def scenario() -> None:
+        small, successor = await taken_over(2, 1)
+        assert minimums(small) == {2}
+        other = ConfigChange(name="t", changes=[("flush.ms", AlterOp.SET, "1")])
+        await successor.alter_topic_configs([other])
+        await small.catch_up()
+        assert minimums(small) == {2}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("changes", "replace_all"),
+    [
+        ([("min.insync.replicas", AlterOp.SET, "1")], False),
+        ([("min.insync.replicas", AlterOp.DELETE, None)], False),
+        ([], True),
+    ],
+)
+def test_who_says_so_lowers_the_minimum_of_a_topic(run, changes, replace_all):
+    async def scenario() -> None:
+        small, successor = await taken_over(2, 1)
+        change = ConfigChange(name="t", changes=changes, replace_all=replace_all)
+        await successor.alter_topic_configs([change])
+        await small.catch_up()
+        assert minimums(small) == {1}
 
     run(scenario())
 

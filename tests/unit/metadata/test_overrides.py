@@ -195,14 +195,15 @@ def test_a_stored_key_that_no_longer_fits_the_file_is_reported_and_ignored(run):
 def test_S46_bad_settings_leave_the_configuration_as_it_was_and_are_not_written(run, value):
     async def scenario():
         small = SmallCluster()
-        await small.start(0)
-        small.crash(0)
-        await small.put(nodes.SETTINGS, value)
         (cluster,) = await small.start(0)
+        await put(cluster, ALL_BROKERS, RETENTION, "7")
+        await small.put(nodes.SETTINGS, value)
+        await small.catch_up()
         assert any(nodes.SETTINGS in one for one in small.members[0].alarms)
-        assert cluster.live.current is cluster.live.static
+        assert retention_ms(cluster) == 7
         with pytest.raises(StoreUnavailable):
             await put(cluster, ALL_BROKERS, RETENTION, "5")
+        assert retention_ms(cluster) == 7
         assert small.server.get(nodes.SETTINGS).value == value
 
     run(scenario())

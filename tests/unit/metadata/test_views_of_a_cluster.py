@@ -146,9 +146,9 @@ def test_a_view_cannot_be_moved_and_follows_a_move_of_its_base(run):
 
 def test_another_minimum_in_force_changes_nothing_of_a_view(run):
     async def scenario() -> None:
-        small = SmallCluster("min.insync.replicas=2")
+        small = SmallCluster("min.insync.replicas=1")
         controller, *_ = await small.start(0)
-        small.flags = ("min.insync.replicas=1",)
+        small.flags = ("min.insync.replicas=2",)
         await small.start(1, 2)
         base = TopicSpec(name="t", assignments={0: [0, 1, 2]})
         await controller.create_topics([base])
@@ -159,7 +159,7 @@ def test_another_minimum_in_force_changes_nothing_of_a_view(run):
         await small.catch_up()
         successor = small.members[1].cluster
         assert successor.is_controller
-        assert successor.image.topics["t"].min_isr == 1
+        assert successor.image.topics["t"].min_isr == 2
         assert successor.image.topics["v"].partitions == successor.image.topics["t"].partitions
         assert small.stored_topics()["v"] == stored
 

@@ -137,7 +137,8 @@ def left_out(config: BrokerConfig, count: int) -> str:
     names = ", ".join(f"broker-{broker_id}" for broker_id in found)
     return (
         f"{config.data_dir} also has {names}, not started now: partitions that only they hold have "
-        f"no leader; --brokers {found[-1] + 1} starts all"
+        "no leader, and acks=all is refused where it needs their copies; "
+        f"--brokers {found[-1] + 1} starts all"
     )
 
 

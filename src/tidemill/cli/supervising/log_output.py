@@ -8,20 +8,16 @@ pipe that nobody reads) is kept up to a bound and then dropped and counted.
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import deque
 from contextlib import suppress
 from typing import final
 
+from tidemill.cli.supervising.kept_lines import KeptLines
 from tidemill.cli.text import escape_bytes
 
 __all__ = ["LogOutput", "relay_lines"]
 
 LINE_BYTES_MAX = 16 * 1024
 """A longer line is shown in pieces: a program may write without ever ending its line."""
-KEPT_BYTES_MAX = 1024 * 1024
-WRITE_BYTES_MAX = 4096
-"""PIPE_BUF: a pipe that can be written to takes so much at once without blocking."""
 FLUSH_S = 1.0
 
 
@@ -32,25 +28,16 @@ class LogOutput:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._kept: deque[bytes] = deque()
-        self._kept_bytes = 0
-        self._dropped = 0
+        self._kept = KeptLines(descriptor, prefix="[supervisor] ")
         self._is_waiting = False
-        self._is_broken = False
         self._emptied = asyncio.Event()
         self._emptied.set()
 
     def say(self, line: str) -> None:
         """Show a line; it is dropped if too much is waiting."""
-        if self._is_broken:
-            return
-        data = f"{line}\n".encode(errors="backslashreplace")
-        if self._kept_bytes + len(data) > KEPT_BYTES_MAX:
-            self._dropped += 1
-            return
-        self._keep(data)
-        self._emptied.clear()
-        if not self._is_waiting:
+        self._kept.add(line)
+        if self._kept and not self._is_waiting:
+            self._emptied.clear()
             self._begin()
 
     async def flush(self) -> None:
@@ -58,10 +45,6 @@ class LogOutput:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._emptied.wait()
-
-    def _keep(self, data: bytes) -> None:
-        self._kept.append(data)
-        self._kept_bytes += len(data)
 
     def _begin(self) -> None:
         try:
@@ -73,28 +56,9 @@ class LogOutput:
             self._is_waiting = True
 
     def _write_some(self) -> None:
-        data = self._kept.popleft()
-        try:
-            written = os.write(self._descriptor, data[:WRITE_BYTES_MAX])
-        except BlockingIOError:
-            written = 0
-        except OSError:  # nobody will ever read it: the brokers go on
-            self._break_off()
-            return
-        self._kept_bytes -= written
-        if written < len(data):
-            self._kept.appendleft(data[written:])
-        elif not self._kept and self._dropped:
-            self._keep(f"[supervisor] {self._dropped} lines were dropped: no reader\n".encode())
-            self._dropped = 0
+        self._kept.write_some()
         if not self._kept:
             self._end()
-
-    def _break_off(self) -> None:
-        self._is_broken = True
-        self._kept.clear()
-        self._kept_bytes = 0
-        self._end()
 
     def _end(self) -> None:
         if self._is_waiting:

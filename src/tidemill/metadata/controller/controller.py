@@ -37,6 +37,7 @@ from tidemill.metadata.image.topic_config import (
     checked_overrides,
     resolve,
 )
+from tidemill.metadata.image.topic_keys import MIN_ISR
 from tidemill.metadata.special_topics.internal_topics import (
     checked_internal,
     internal_partitions,
@@ -219,7 +220,8 @@ class TopicPlanner:
         if topic.internal:
             overrides = checked_internal(topic.name, overrides, self._config)
         changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
-        return with_minimum_in_force(changed)
+        names_minimum = change.replace_all or MIN_ISR in {name for name, _, _ in change.changes}
+        return with_minimum_in_force(changed, may_fall=names_minimum)
 
     def plan_mending(self, topic: TopicImage) -> TopicImage:
         """An internal topic with the settings of its coordinator where its own lose state."""

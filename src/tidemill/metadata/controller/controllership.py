@@ -4,6 +4,8 @@
   controller fail, even if it does not know that it was deposed.
 - A write that failed puts the image in doubt: before the next one everything is read again, after
   an unknown outcome was settled (`page_writer.py`).
+- Nobody takes office without the newest settings, which have the levels of features and the names
+  of drained brokers. Guesses would let in brokers that must stay out, and refill those to be left.
 
 All methods but `look_at` are called with the cluster's lock held.
 """
@@ -11,7 +13,7 @@ All methods but `look_at` are called with the cluster's lock held.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import final
 from uuid import UUID
 
@@ -20,7 +22,7 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import RETURNS_WAIT_S
-from tidemill.core.loop.pacing import next_turn
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
@@ -57,17 +59,18 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     Return,
     TopicImage,
+    topic_slices,
 )
 from tidemill.metadata.image.overrides import broker_owner
 from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
-from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
+from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Op, Put
 
 __all__ = ["Controllership"]
 
 log = logging.getLogger(__name__)
 
-PARTITIONS_PER_SLICE = 500
-"""Partitions of an election round that are decided in one slice of the loop: about 10 ms."""
+_SETTINGS_LOOK_S = 5.0
+"""Between two looks at settings that cannot be read, by a broker that could take office."""
 
 
 @final
@@ -112,6 +115,8 @@ class Controllership:
         """Into office: it has not looked for missing members yet."""
         self.look_again_at: float | None = None
         """When it must serve again although nothing has changed; a monotonic time."""
+        self._waits_for_settings = False
+        """Whether it was said that this broker does not take office because of them."""
         self._kept_out: dict[int, str] = {}
         """Registered brokers that are not let in because of their software, and why."""
         self._in_doubt = False
@@ -152,7 +157,11 @@ class Controllership:
         self.look_again_at = None
 
     async def campaign(self, broker_epoch: int) -> None:
-        """Become the controller, unless another broker does."""
+        """Become the controller, unless another broker does, or the settings are not known."""
+        if not self._keeper.knows_settings:
+            self._wait_for_settings()
+            return
+        self._waits_for_settings = False
         epoch = await self._coord.get(nodes.CONTROLLER_EPOCH)
         if epoch is None:
             self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can become the controller")
@@ -164,13 +173,14 @@ class Controllership:
             return
         own = nodes.StoredController(self._live.static.node_id, next_epoch, broker_epoch)
         value = nodes.encode_controller(own)
+        ops: list[Op] = [
+            Create(nodes.CONTROLLER, value, ephemeral=True),
+            Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(next_epoch), epoch.version),
+        ]
+        if nodes.SETTINGS in self._keeper.versions:
+            ops.append(Check(nodes.SETTINGS, self._keeper.versions[nodes.SETTINGS]))
         try:
-            await self._coord.multi(
-                [
-                    Create(nodes.CONTROLLER, value, ephemeral=True),
-                    Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(next_epoch), epoch.version),
-                ]
-            )
+            await self._coord.multi(ops)
         except CoordConflict:
             self._keeper.mark(ALL)
             return
@@ -178,6 +188,17 @@ class Controllership:
             self._keeper.mark(ALL)  # perhaps it is the controller now: `resume` finds that
             raise
         self._take_office(epoch.version + 1)
+
+    def _wait_for_settings(self) -> None:
+        """Say once that this broker stays out of office, and look again later."""
+        if not self._waits_for_settings:
+            self._alarm(
+                f"this broker does not become the controller: it cannot read {nodes.SETTINGS}, "
+                "which has the levels that the cluster has agreed on, and does not guess them; put "
+                "the newest good copy back"
+            )
+        self._waits_for_settings = True
+        self._look_again(self._clock.monotonic() + _SETTINGS_LOOK_S)
 
     async def resume(self, broker_epoch: int) -> None:
         """Take the office that this broker has won without hearing of it."""
@@ -248,7 +269,9 @@ class Controllership:
         if not self._all_unserved and not returned and not tellable_pages(image, unread):
             topics = [image.topics[name] for name in sorted(self._unserved & image.topics.keys())]
         changes: list[PartitionChange] = []
-        async for some in _slices(topics):
+        pacer = Pacer(1)
+        for some in topic_slices(topics):
+            await pacer.step()
             changes += reconcile(
                 image,
                 some,
@@ -430,20 +453,6 @@ class Controllership:
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
-
-
-async def _slices(topics: Iterable[TopicImage]) -> AsyncIterator[list[TopicImage]]:
-    """Topics of so many partitions as are decided in one slice of the loop (S11)."""
-    some: list[TopicImage] = []
-    size = 0
-    for topic in topics:
-        some.append(topic)
-        size += len(topic.own_partitions)
-        if size >= PARTITIONS_PER_SLICE:
-            yield some
-            some, size = [], 0
-            await next_turn()
-    yield some
 
 
 def _tell(what: str, refusals: Sequence[KafkaError | None]) -> None:

@@ -197,15 +197,21 @@ def _best_suspect(partition: PartitionImage, candidates: Sequence[int], told: Lo
     if not _are_there(suspects, candidates):
         return NO_LEADER
     likely = [one for one in candidates if one in suspects]
-    if partition.suspects and len(partition.replicas) > 1:
-        if not set(likely) <= told.ends.keys():
-            return NO_LEADER
-        if all(told.ends[one].is_of_nothing for one in likely):
-            # A log that was lost with its disk looks like this: whoever has something has more.
-            likely = list(partition.replicas)
-            if not set(likely) <= told.ends.keys():
-                return NO_LEADER
-    return _longest(partition, likely, told)
+    if not partition.suspects or len(partition.replicas) == 1:
+        return likely[0]
+    if _are_empty(likely, told):
+        # A log that was lost with its disk looks like this: whoever has something has more.
+        likely = list(partition.replicas)
+    return _longest(partition, likely, told) if _have_told(likely, told) else NO_LEADER
+
+
+def _have_told(replicas: Collection[int], told: LogEnds) -> bool:
+    return set(replicas) <= told.ends.keys()
+
+
+def _are_empty(replicas: Collection[int], told: LogEnds) -> bool:
+    """Whether all of them have told that no record was ever in their logs."""
+    return _have_told(replicas, told) and all(told.ends[one].is_of_nothing for one in replicas)
 
 
 def _longest(partition: PartitionImage, candidates: Sequence[int], told: LogEnds) -> int:
@@ -215,7 +221,7 @@ def _longest(partition: PartitionImage, candidates: Sequence[int], told: LogEnds
     """
     if len(candidates) == 1:
         return candidates[0]
-    if not candidates or not set(candidates) <= told.ends.keys():
+    if not candidates or not _have_told(candidates, told):
         return NO_LEADER
     last = partition.last_known_leader
     return max(candidates, key=lambda one: (told.ends[one], one == last))

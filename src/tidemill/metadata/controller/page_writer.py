@@ -108,10 +108,7 @@ class PageWriter:
         try:
             for write in writes:
                 await self._send(write)
-            if delta.of_topics_only:
-                await self._keeper.publish_in_slices(delta)
-            else:
-                self._keeper.publish(draft)
+            await self._keeper.publish_in_slices(draft)
         except BaseException:
             self._keeper.mark(ALL)
             raise

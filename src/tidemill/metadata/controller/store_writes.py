@@ -18,6 +18,7 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
+from tidemill.metadata.image.topic_keys import MIN_ISR
 
 __all__ = ["altered_topic", "put_changes", "with_minimum_in_force"]
 
@@ -32,13 +33,18 @@ def put_changes(draft: ImageDraft, changes: Iterable[PartitionChange]) -> None:
         draft.put_partitions(topic_id, partitions)
 
 
-def with_minimum_in_force(topic: TopicImage) -> TopicImage:
+def with_minimum_in_force(topic: TopicImage, *, may_fall: bool = False) -> TopicImage:
     """The topic with the min.insync.replicas that its configuration means on this broker.
+
+    A default never lowers what is stored, unless it `may_fall`, because somebody says so of this
+    topic: it is that of one broker, which may have been started alone, or with less care.
 
     The elr was decided under the old minimum (see election.py). Without a leader nothing was
     acknowledged since: whoever is in it still has everything. A view has none of its own.
     """
     minimum = topic.config.min_insync_replicas
+    if MIN_ISR not in topic.overrides and not may_fall:
+        minimum = max(minimum, topic.stored_min_isr)
     if topic.is_view or minimum == topic.stored_min_isr:
         return topic
     partitions = tuple(

@@ -42,6 +42,7 @@ __all__ = [
     "THIS_SOFTWARE",
     "TIDEMILL_VERSION",
     "TRANSACTION_VERSION",
+    "UNKNOWN_LEVELS",
     "FinalizedLevels",
     "LevelRange",
     "Software",
@@ -59,7 +60,9 @@ LEVELS_STORED = 2
 TELLS_LOG_ENDS = 2
 """The tidemill.version of software that answers ReplicaLogEnds."""
 FEATURE_LEVEL_MAX = 2**15 - 1
-NOT_STORED = -1
+NOT_KNOWN = -1
+"""As an epoch of finalized levels: this broker has not read them; so does ApiVersions say it."""
+NOT_STORED = -2
 """As an epoch of finalized levels: nobody has changed or stored them."""
 
 
@@ -134,7 +137,11 @@ class FinalizedLevels:
 
     @property
     def is_stored(self) -> bool:
-        return self.epoch != NOT_STORED
+        return self.epoch >= 0
+
+    @property
+    def is_known(self) -> bool:
+        return self.epoch != NOT_KNOWN
 
     def level_of(self, name: str) -> int:
         return self.levels.get(name, 0)
@@ -149,6 +156,8 @@ BEFORE_FEATURES = FinalizedLevels(
     {name: levels.highest for name, levels in OLDER_SOFTWARE.ranges.items()}
 )
 """The levels of a cluster that has none stored."""
+UNKNOWN_LEVELS = FinalizedLevels({}, NOT_KNOWN)
+"""The levels of a cluster whose settings were not read yet, or cannot be."""
 
 
 def first_levels(software: Software) -> FinalizedLevels:
@@ -159,8 +168,8 @@ def first_levels(software: Software) -> FinalizedLevels:
 
 
 def why_kept_out(broker_id: int, software: Software, finalized: FinalizedLevels) -> str | None:
-    """The sentence that says which level a broker lacks; None if it lacks none."""
-    lacking = finalized.lacking_in(software)
+    """The sentence that says which level a broker lacks; None if it lacks none that is known."""
+    lacking = finalized.lacking_in(software) if finalized.is_known else []
     if not lacking:
         return None
     name = lacking[0]

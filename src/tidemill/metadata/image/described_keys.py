@@ -21,7 +21,8 @@ from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import Option, options_of
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.metadata.image.group_keys import GROUP_KEYS
-from tidemill.metadata.image.topic_keys import TOPIC_KEYS, Effect, TopicKey
+from tidemill.metadata.image.metadata_image import TopicImage
+from tidemill.metadata.image.topic_keys import MIN_ISR, TOPIC_KEYS, Effect, TopicKey
 
 __all__ = [
     "ConfigSource",
@@ -72,9 +73,15 @@ class DescribedKey:
 
 
 def describe_topic(
-    overrides: Mapping[str, str], config: LiveConfig, only: Iterable[str] | None = None
+    topic: TopicImage, config: LiveConfig, only: Iterable[str] | None = None
 ) -> list[DescribedKey]:
-    """A topic's keys: the existing keys of `only`, or all keys."""
+    """A topic's keys: the existing keys of `only`, or all keys.
+
+    A minimum that the topic has kept although the default is another one now counts as its own.
+    """
+    overrides = topic.overrides
+    if topic.min_isr != topic.config.min_insync_replicas:
+        overrides = {**overrides, MIN_ISR: str(topic.min_isr)}
     return [
         DescribedKey(key.option, _topic_synonyms(key, overrides.get(name), config), _doc(key))
         for name, key in _wanted(TOPIC_KEYS, only)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import final
 
 from tidemill.core.errors import StoreUnavailable
-from tidemill.core.limits import METADATA_PAGES, PARTITIONS_CHANGED_PER_SLICE
-from tidemill.core.loop.pacing import Pacer
+from tidemill.core.limits import METADATA_PAGES
+from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, PARTS, SETTINGS, Head
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -23,6 +24,7 @@ from tidemill.metadata.image.metadata_image import (
     Delta,
     MetadataImage,
     TopicImage,
+    topic_slices,
 )
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.stored_fields import BadNode
@@ -49,11 +51,15 @@ class ImageKeeper:
         """Whether there is something to react to, although nothing has to be read."""
         self.found_version = (0, 0)
         """Of the head as it was last read, whatever the image has."""
+        self._is_partial = False
+        """Whether topics are being published of which the image has some."""
         self._wants_newest = False
         """Whether the next read of the head must not be a moment old."""
         self._subscribers: list[Callable[[Delta], None]] = []
         self._seqs = dict.fromkeys(PARTS, 0)
         """By part: the seq of what the image has of it."""
+        self._settings_seq = -1
+        """The seq that the head gave to the settings which the image has; -1: none were read."""
         self._names_by_page: list[set[str]] = [set() for _ in range(METADATA_PAGES)]
         self.image = MetadataImage()
         self.head = Head()
@@ -66,7 +72,8 @@ class ImageKeeper:
 
     @property
     def behind(self) -> bool:
-        return bool(self._changed)
+        """Whether the image lacks something that was announced, or was read already."""
+        return bool(self._changed) or self._is_partial
 
     @property
     def topic_defaults(self) -> TopicConfig:
@@ -87,6 +94,11 @@ class ImageKeeper:
     def is_readable(self, part: str) -> bool:
         """Whether a part could be read; what could not is never written."""
         return part not in self._reader.bad_parts
+
+    @property
+    def knows_settings(self) -> bool:
+        """Whether the image has the newest settings, also if they cannot be read any more."""
+        return self._settings_seq == self.head.parts[SETTINGS]
 
     def watch(self) -> None:
         """Hear of changes from now on."""
@@ -133,33 +145,58 @@ class ImageKeeper:
         self.head = head
         self.versions.update(versions)
         self._seqs.update((path, head.seq) for path in versions if path != HEAD)
+        if SETTINGS in versions:
+            self._settings_seq = head.seq
 
     def publish(self, draft: ImageDraft) -> None:
         """Make the draft the image and call the subscribers."""
+        self._finish(self._delta(draft))
+
+    async def publish_in_slices(self, draft: ImageDraft) -> None:
+        """The same, with some of the topics in each turn of the loop (S11).
+
+        Until the last turn the image is that of a broker which has read a part of the pages: it is
+        `behind`. What else has changed comes last, because a broker is let in by a change of the
+        members, and must know the epochs of its partitions by then.
+        """
+        delta = self._delta(draft)
+        *some, last = list(topic_slices(_changed_topics(delta))) or [[]]
+        self._is_partial = True
+        try:
+            for topics in some:
+                self._put_in_place(self._part(delta, topics))
+                await next_turn()
+        finally:
+            self._is_partial = False
+        part = self._part(delta, last)
+        self._finish(
+            replace(
+                delta,
+                before=self.image,
+                topics_changed=part.topics_changed,
+                topics_deleted=part.topics_deleted,
+            )
+        )
+
+    def _delta(self, draft: ImageDraft) -> Delta:
         if draft.overrides is not self.image.overrides:
             self._reader.apply_overrides(draft)
-        delta = draft.finish()
+        return draft.finish()
+
+    def _part(self, delta: Delta, topics: Iterable[TopicImage]) -> Delta:
+        """The change of these topics alone, with that of their views."""
+        part = ImageDraft(self.image)
+        for name in (topic.name for topic in topics):
+            topic = delta.after.topic(name)
+            if topic is None:
+                part.drop_topic(name)
+            else:
+                part.put_topic(topic)
+        return part.finish()
+
+    def _finish(self, delta: Delta) -> None:
         self._coord.caught_up(self.versions.get(HEAD, -1))
         self._put_in_place(delta)
-
-    async def publish_in_slices(self, delta: Delta) -> None:
-        """Make topics that were written the image's: some in each turn of the loop (S11).
-
-        Until all of them are, the image is that of a broker which has read a part of the write.
-        """
-        assert delta.of_topics_only
-        pacer = Pacer(1)
-        for names in _slices(delta):
-            await pacer.step()
-            part = ImageDraft(self.image)
-            for name in names:
-                topic = delta.after.topic(name)
-                if topic is None:
-                    part.drop_topic(name)
-                else:
-                    part.put_topic(topic)
-            self._put_in_place(part.finish())
-        self._coord.caught_up(self.versions.get(HEAD, -1))
 
     def _put_in_place(self, delta: Delta) -> None:
         self.image = delta.after
@@ -204,11 +241,11 @@ class ImageKeeper:
                 self._reader.read_brokers(self.image, found, draft)
             if HEAD in paths:
                 await self._read_head(draft, everything=ALL in paths, newest=newest)
+            await self.publish_in_slices(draft)
         except BaseException:
             self._wants_newest |= newest
             self.mark(ALL)
             raise
-        self.publish(draft)
 
     async def _read_controller(self, draft: ImageDraft) -> None:
         term = await self._coord.get(nodes.CONTROLLER_EPOCH)
@@ -253,19 +290,11 @@ class ImageKeeper:
             )
             if node is not None:
                 self.versions[path] = node.version
+            if path == SETTINGS and self.is_readable(path):
+                self._settings_seq = head.parts[path]
 
 
-def _slices(delta: Delta) -> Iterator[list[str]]:
-    """The names of the topics that differ, as many at a time as one turn of the loop publishes."""
-    names: list[str] = []
-    partitions = 0
+def _changed_topics(delta: Delta) -> Iterator[TopicImage]:
+    """The topics that differ, by name, as they are now; those that are gone, as they were."""
     for name in sorted({*delta.topics_changed, *(gone.name for gone in delta.topics_deleted)}):
-        topic = delta.after.topic(name) or delta.before.topics[name]
-        count = max(1, len(topic.partitions))
-        if names and partitions + count > PARTITIONS_CHANGED_PER_SLICE:
-            yield names
-            names, partitions = [], 0
-        names.append(name)
-        partitions += count
-    if names:
-        yield names
+        yield delta.after.topic(name) or delta.before.topics[name]

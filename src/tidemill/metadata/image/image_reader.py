@@ -15,6 +15,7 @@ from typing import final
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER
+from tidemill.metadata.features.feature_levels import BEFORE_FEATURES
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import MEMBERS, PAGES, SETTINGS, page_path
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -41,8 +42,8 @@ class ImageReader:
         self._alarm = alarm
         self.defaults = topic_defaults(live.current)
         """The configuration of a topic without overrides, on this broker, now."""
-        self.bad_parts: set[str] = set()
-        """Paths of parts of the metadata that could not be read the last time."""
+        self.bad_parts: dict[str, str] = {}
+        """By path: parts of the metadata that could not be read the last time, and why."""
 
     # --- the parts of the metadata ---------------------------------------------------------------
 
@@ -61,16 +62,19 @@ class ImageReader:
         the part now; 0 for a part that nobody has written.
         """
         if node is None and seq == 0:
+            if path == SETTINGS:
+                draft.features = BEFORE_FEATURES
             return 0
         try:
             if node is None:
                 raise BadNode(path, "missing")
             found = self._read_part(path, node.value, draft, known)
         except BadNode as bad:
-            self._alarm(str(bad))
-            self.bad_parts.add(path)
+            if self.bad_parts.get(path) != str(bad):  # said once, however often it is read
+                self._alarm(str(bad))
+            self.bad_parts[path] = str(bad)
             return seq
-        self.bad_parts.discard(path)
+        self.bad_parts.pop(path, None)
         return found
 
     def _read_part(self, path: str, stored: bytes, draft: ImageDraft, known: Iterable[str]) -> int:

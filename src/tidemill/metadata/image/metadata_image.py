@@ -7,7 +7,7 @@ again under the same name appears as both: its old id as deleted, its name as ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
@@ -16,10 +16,12 @@ from uuid import UUID
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.min_isr import effective_min_isr
 from tidemill.metadata.features.feature_levels import (
-    BEFORE_FEATURES,
+    NOT_STORED,
     OLDER_SOFTWARE,
+    UNKNOWN_LEVELS,
     FinalizedLevels,
     Software,
     why_kept_out,
@@ -44,6 +46,7 @@ __all__ = [
     "changed_keys",
     "controller_endpoint",
     "difference",
+    "topic_slices",
 ]
 
 _Key = TypeVar("_Key", int, ConfigOwner)
@@ -238,12 +241,13 @@ class MetadataImage:
     """The names of views by that of their base, sorted."""
     overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
     """What was set at run time for brokers and groups; topics have theirs with them."""
-    features: FinalizedLevels = BEFORE_FEATURES
+    features: FinalizedLevels = UNKNOWN_LEVELS
 
     @property
     def features_epoch(self) -> int:
         """Clients keep the levels with the highest epoch that they have seen."""
-        return self.features.epoch if self.features.is_stored else self.controller_epoch
+        epoch = self.features.epoch
+        return self.controller_epoch if epoch == NOT_STORED else epoch
 
     def why_kept_out(self, broker: BrokerImage) -> str | None:
         """Why the controller does not let the broker in, whatever epoch it registers in."""
@@ -298,12 +302,10 @@ class Delta:
 
     @property
     def empty(self) -> bool:
-        return self.of_topics_only and not self.topics_changed and not self.topics_deleted
-
-    @property
-    def of_topics_only(self) -> bool:
         return not (
-            self.brokers_changed
+            self.topics_changed
+            or self.topics_deleted
+            or self.brokers_changed
             or self.members_changed
             or self.controller_changed
             or self.overrides_changed
@@ -317,6 +319,24 @@ def changed_keys(before: Mapping[_Key, object], after: Mapping[_Key, object]) ->
         return ()
     both = before.keys() | after.keys()
     return tuple(sorted(one for one in both if before.get(one) != after.get(one)))
+
+
+def topic_slices(topics: Iterable[TopicImage]) -> Iterator[list[TopicImage]]:
+    """As many topics at a time as one turn of the loop decides, or publishes (S11).
+
+    A topic is never divided, so one with very many partitions is a slice of its own.
+    """
+    some: list[TopicImage] = []
+    partitions = 0
+    for topic in topics:
+        count = max(1, len(topic.partitions))
+        if some and partitions + count > PARTITIONS_CHANGED_PER_SLICE:
+            yield some
+            some, partitions = [], 0
+        some.append(topic)
+        partitions += count
+    if some:
+        yield some
 
 
 def controller_endpoint(image: MetadataImage) -> Endpoint | None:

@@ -16,7 +16,9 @@ from typing import final
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX, Option, OptionType, Scope, Value
 from tidemill.core.limits import KIB, MIB
 
-__all__ = ["TOPIC_KEYS", "Effect", "TopicKey"]
+__all__ = ["MIN_ISR", "TOPIC_KEYS", "Effect", "TopicKey"]
+
+MIN_ISR = "min.insync.replicas"
 
 _DAY_MS = 24 * 3600 * 1000
 
@@ -257,13 +259,13 @@ _KEYS = (
         unit="ms",
     ),
     _key(
-        "min.insync.replicas",
+        MIN_ISR,
         1,
         "In-sync replicas needed for a produce request with acks=all.",
         type=OptionType.INT,
         minimum=1,
         maximum=32_767,
-        broker_key="min.insync.replicas",
+        broker_key=MIN_ISR,
     ),
     _key(
         "preallocate",

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from tidemill.cli.supervising.broker_log import KEPT_BYTES_MAX, BrokerLog
+from tidemill.cli.supervising.broker_log import BrokerLog
+from tidemill.cli.supervising.kept_lines import KEPT_BYTES_MAX
 
 LINE = "x" * 99
 PIPE_BYTES_MIN = 4096

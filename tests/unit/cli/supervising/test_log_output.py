@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tidemill.cli.supervising.kept_lines import KEPT_BYTES_MAX
 from tidemill.cli.supervising.log_output import (
-    KEPT_BYTES_MAX,
     LINE_BYTES_MAX,
     LogOutput,
     relay_lines,

@@ -143,7 +143,7 @@ def _describe_topic(
     found = context.image.topic(name)
     if found is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
-    return describe_topic(found.overrides, context.services.config, keys)
+    return describe_topic(found, context.services.config, keys)
 
 
 def _describe_broker(

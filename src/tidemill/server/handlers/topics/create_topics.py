@@ -122,7 +122,7 @@ def _describe(context: TopicContext, made: TopicImage, answered: CreatableTopicR
     answered.replication_factor = made.replication_factor
     answered.configs = [
         CreatableTopicConfigs(name=key.option.key, value=key.value, config_source=int(key.source))
-        for key in describe_topic(made.overrides, context.services.config)
+        for key in describe_topic(made, context.services.config)
     ]
 
 
