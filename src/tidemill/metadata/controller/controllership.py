@@ -183,8 +183,11 @@ class Controllership:
         """Take the office that this broker has won without hearing of it."""
         node = await self._coord.get(nodes.CONTROLLER, newest=True)
         epoch = await self._coord.get(nodes.CONTROLLER_EPOCH, newest=True)
-        if node is None or epoch is None:
+        if node is None:
             self._keeper.mark(ALL)
+            return
+        if epoch is None:
+            self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can be the controller")
             return
         try:
             found = nodes.decode_controller(nodes.CONTROLLER, node)
@@ -241,7 +244,12 @@ class Controllership:
     async def _elect(self, term: int) -> None:
         """Let brokers in, and bring partitions in line with those that live."""
         image, unread = self._image, self._keeper.unread_pages
-        returned, awaited = returns(image), self._awaited(image)
+        awaited = self._awaited(image)
+        returned = returns(image)
+        if not self._keeper.is_readable(nodes.MEMBERS):
+            if not _knows_all_returns(image):
+                return
+            returned = {}  # nobody can be let in: what that means would be decided again and again
         self._unserved |= self._heard_of
         self._heard_of.clear()
         topics: Collection[TopicImage] = image.topics.values()
@@ -430,6 +438,11 @@ class Controllership:
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
+
+
+def _knows_all_returns(image: MetadataImage) -> bool:
+    """Whether members that cannot be read now were read before, and all their returns are told."""
+    return bool(image.members) and not any(one.untold for one in image.members.values())
 
 
 async def _slices(topics: Iterable[TopicImage]) -> AsyncIterator[list[TopicImage]]:

@@ -84,6 +84,11 @@ class ImageKeeper:
         bad = self._reader.bad_parts
         return frozenset(int(path[-2:]) for path in bad if path.startswith(PAGES))
 
+    @property
+    def has_bad_controller(self) -> bool:
+        """Whether a controller is named that could not be read: nobody can take its place."""
+        return nodes.CONTROLLER in self._reader.bad_parts
+
     def is_readable(self, part: str) -> bool:
         """Whether a part could be read; what could not is never written."""
         return part not in self._reader.bad_parts

@@ -42,7 +42,8 @@ class ImageReader:
         self.defaults = topic_defaults(live.current)
         """The configuration of a topic without overrides, on this broker, now."""
         self.bad_parts: set[str] = set()
-        """Paths of parts of the metadata that could not be read the last time."""
+        """Paths of parts of the metadata, and of the controller's node, that could not be read the
+        last time."""
 
     # --- the parts of the metadata ---------------------------------------------------------------
 
@@ -165,6 +166,7 @@ class ImageReader:
     # --- brokers and the controller --------------------------------------------------------------
 
     def read_controller(self, node: Node | None, draft: ImageDraft) -> None:
+        self.bad_parts.discard(nodes.CONTROLLER)
         if node is None:
             draft.set_controller(NO_LEADER, draft.controller_epoch)
             return
@@ -173,6 +175,7 @@ class ImageReader:
             draft.set_controller(found.broker_id, found.epoch)
         except BadNode as bad:
             self._alarm(str(bad))
+            self.bad_parts.add(nodes.CONTROLLER)
 
     def read_brokers(
         self, base: MetadataImage, found: Sequence[tuple[str, Node]], draft: ImageDraft
