@@ -8,7 +8,9 @@ from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.page import page_of
 from tidemill.metadata.store.coord import Create, Delete, Node
 from tidemill.metadata.store.memory_store import MemoryCoord
 
@@ -129,5 +131,28 @@ def test_S46_a_controller_whose_epoch_is_gone_steps_down_and_says_why(run):
         await small.catch_up()
         assert not cluster.is_controller
         assert any(nodes.CONTROLLER_EPOCH in alarm for alarm in member.alarms)
+
+    run(scenario())
+
+
+# --- pages that were put back --------------------------------------------------------------------
+
+
+def test_S46_I11_a_page_that_is_older_than_what_is_known_changes_nothing(run):
+    async def scenario() -> None:
+        small, cluster = await two_brokers()
+        path = page_path(page_of(cluster.image.topics["t"].topic_id))
+        old = small.server.get(path)
+        assert old is not None
+        small.crash(1)
+        await small.catch_up()
+        now = partition(cluster)
+        assert now.leader_epoch == 1
+        seen = len(small.members[0].deltas)
+        await small.put(path, old.value)
+        await small.catch_up()
+        assert all("t" not in one.topics_changed for one in small.members[0].deltas[seen:])
+        assert partition(cluster) == now
+        assert any(path in alarm for alarm in small.members[0].alarms)
 
     run(scenario())

@@ -24,7 +24,7 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.overrides import ALL_BROKERS, broker_owner, readable_overrides
-from tidemill.metadata.image.page import StoredTopic, decode_page, page_of
+from tidemill.metadata.image.page import Page, StoredTopic, decode_page, page_of
 from tidemill.metadata.image.stored_fields import BadNode
 from tidemill.metadata.image.topic_config import checked_overrides, resolve, topic_defaults
 from tidemill.metadata.store.coord import Node
@@ -83,6 +83,7 @@ class ImageReader:
         if path == SETTINGS:
             return self._read_settings(stored, draft)
         page = decode_page(int(path.removeprefix(f"{PAGES}/")), stored)
+        _check_not_older(path, page, draft)
         kept = {topic.topic_id for topic in page.topics}
         for name in sorted(known):
             topic = draft.topic(name)
@@ -195,3 +196,18 @@ class ImageReader:
             except BadNode as bad:
                 self._alarm(str(bad))
         return brokers
+
+
+def _check_not_older(path: str, page: Page, draft: ImageDraft) -> None:
+    """BadNode if a page was put back from a copy: its epochs would be given out again (I11)."""
+    for stored in page.topics:
+        known = draft.topic(stored.name)
+        if known is None or known.topic_id != stored.topic_id:
+            continue
+        before, now = known.own_partitions, stored.partitions
+        went_back = any(
+            (new.leader_epoch, new.partition_epoch) < (old.leader_epoch, old.partition_epoch)
+            for old, new in zip(before, now, strict=False)
+        )
+        if went_back or len(now) < len(before):
+            raise BadNode(path, f"topic {stored.name} is older there than what is known of it")
