@@ -113,6 +113,45 @@ def test_S11_topics_whose_publication_was_cut_off_are_read_from_the_store(run):
     run(scenario())
 
 
+def test_S11_a_broker_that_reads_many_topics_publishes_them_in_slices(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        cluster, reader = await small.start(0, 1)
+        await cluster.create_topics(SPECS)
+        seen = len(small.members[1].deltas)
+        await reader.catch_up()
+        deltas = small.members[1].deltas[seen:]
+        assert max(len(delta.topics_changed) for delta in deltas) <= PARTITIONS_CHANGED_PER_SLICE
+        assert reader.image.topics == cluster.image.topics
+
+    run(scenario())
+
+
+def test_S11_many_partitions_hear_of_a_return_in_slices_and_who_was_let_in_comes_last(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        cluster, _ = await small.start(0, 1)
+        await cluster.create_topics([TopicSpec(name=name, assignments={0: [1]}) for name in NAMES])
+        await small.catch_up()
+        small.crash(1)
+        await small.catch_up()
+        await small.register(1, unclean=True)
+        seen = len(small.members[0].deltas)
+        task = asyncio.ensure_future(cluster.catch_up())
+        turns = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        await task
+        deltas = [delta for delta in small.members[0].deltas[seen:] if not delta.brokers_changed]
+        assert max(len(delta.topics_changed) for delta in deltas) <= PARTITIONS_CHANGED_PER_SLICE
+        assert sum(len(delta.topics_changed) for delta in deltas) == len(NAMES)
+        assert [bool(delta.members_changed) for delta in deltas] == [False] * SLICES + [True]
+        assert turns >= 2 * SLICES - 1  # the changes are put into the draft in slices, too
+
+    run(scenario())
+
+
 def head_of(small: SmallCluster) -> Head:
     node = small.server.get(HEAD)
     assert node is not None

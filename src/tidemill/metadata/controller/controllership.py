@@ -19,8 +19,8 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
-from tidemill.core.limits import RETURNS_WAIT_S
-from tidemill.core.loop.pacing import next_turn
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
+from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
@@ -389,8 +389,10 @@ class Controllership:
     ) -> None:
         """Write and publish partition states; what is on a page that cannot be read stays."""
         writable = [one for one in changes if self.topics.is_writable(one.topic_id)]
-        draft = ImageDraft(self._image)
-        put_changes(draft, writable)
+        draft, pacer = ImageDraft(self._image), Pacer(1)
+        for start in range(0, len(writable), PARTITIONS_CHANGED_PER_SLICE):
+            await pacer.step()
+            put_changes(draft, writable[start : start + PARTITIONS_CHANGED_PER_SLICE])
         if members is not None and self._keeper.is_readable(nodes.MEMBERS):
             draft.set_members(members)
         names = self._image.names

@@ -108,10 +108,10 @@ class PageWriter:
         try:
             for write in writes:
                 await self._send(write)
-            if delta.of_topics_only:
-                await self._keeper.publish_in_slices(delta)
-            else:
+            if delta.overrides_changed:
                 self._keeper.publish(draft)
+            else:
+                await self._keeper.publish_in_slices(delta)
         except BaseException:
             self._keeper.mark(ALL)
             raise

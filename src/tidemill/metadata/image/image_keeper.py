@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import final
 
 from tidemill.core.errors import StoreUnavailable
@@ -148,11 +149,11 @@ class ImageKeeper:
         self._put_in_place(delta)
 
     async def publish_in_slices(self, delta: Delta) -> None:
-        """Make topics that were written the image's: some in each turn of the loop (S11).
+        """Make a change the image: its topics some at a time, one part per turn of the loop (S11).
 
-        Until all of them are, the image is that of a broker which has read a part of the write.
+        Until all of them are, the image is that of a broker which has read a part of the write. So
+        who was let in comes last.
         """
-        assert delta.of_topics_only
         pacer = Pacer(1)
         for names in _slices(delta):
             await pacer.step()
@@ -165,6 +166,7 @@ class ImageKeeper:
                     part.put_topic(topic)
             self._put_in_place(part.finish())
         self._coord.caught_up(self.versions.get(HEAD, -1))
+        self._put_in_place(replace(delta, before=self.image, topics_changed=(), topics_deleted=()))
 
     def _put_in_place(self, delta: Delta) -> None:
         self.image = delta.after
@@ -213,7 +215,16 @@ class ImageKeeper:
             self._wants_newest |= newest
             self.mark(ALL)
             raise
-        self.publish(draft)
+        await self._publish_read(draft)
+
+    async def _publish_read(self, draft: ImageDraft) -> None:
+        if draft.overrides is not self.image.overrides:
+            self._reader.apply_overrides(draft)
+        try:
+            await self.publish_in_slices(draft.finish())
+        except BaseException:
+            self.mark(ALL)
+            raise
 
     async def _read_controller(self, draft: ImageDraft) -> None:
         term = await self._coord.get(nodes.CONTROLLER_EPOCH)

@@ -298,12 +298,10 @@ class Delta:
 
     @property
     def empty(self) -> bool:
-        return self.of_topics_only and not self.topics_changed and not self.topics_deleted
-
-    @property
-    def of_topics_only(self) -> bool:
         return not (
-            self.brokers_changed
+            self.topics_changed
+            or self.topics_deleted
+            or self.brokers_changed
             or self.members_changed
             or self.controller_changed
             or self.overrides_changed
