@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.errors import ErrorCode
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.image.page import page_of
-from tidemill.metadata.store.coord import Create, Delete, Node
+from tidemill.metadata.store.coord import Create, Delete, Node, Put
 from tidemill.metadata.store.memory_store import MemoryCoord
 
 READS_MAX = 500
@@ -131,6 +132,35 @@ def test_S46_a_controller_whose_epoch_is_gone_steps_down_and_says_why(run):
         await small.catch_up()
         assert not cluster.is_controller
         assert any(nodes.CONTROLLER_EPOCH in alarm for alarm in member.alarms)
+
+    run(scenario())
+
+
+# --- parts that were mended ----------------------------------------------------------------------
+
+
+def test_S46_a_page_that_was_mended_in_its_place_is_read_before_the_next_change(run):
+    async def scenario() -> None:
+        small, cluster = await two_brokers()
+        path = page_path(page_of(cluster.image.topics["t"].topic_id))
+        good = small.server.get(path)
+        assert good is not None
+        other = small.server.session()
+        await other.start()
+        await other.multi([Put(path, b"?", good.version)])
+        small.crash(0)
+        small.crash(1)
+        (again, reader) = await small.start(2, 3)
+        for _ in range(3):
+            (refused,) = await again.create_topics([TopicSpec(name="new", partitions=1)])
+            assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert sum(path in alarm for alarm in small.members[2].alarms) == 1
+        await other.multi([Put(path, good.value, good.version + 1)])
+        (made,) = await again.create_topics([TopicSpec(name="new", partitions=1)])
+        assert made.code is ErrorCode.NONE
+        await small.catch_up()
+        assert {"t", "new"} <= reader.image.topics.keys()
+        assert again.own_logs() is not None
 
     run(scenario())
 

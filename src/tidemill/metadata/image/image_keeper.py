@@ -245,12 +245,28 @@ class ImageKeeper:
         if everything:
             stored = await self._all_parts()
         else:
-            stored = {path: None for path in PARTS if head.parts[path] > self._seqs[path]}
-            for path in stored:
-                stored[path] = await self._coord.get(path)
+            stored = await self._parts(
+                path
+                for path in PARTS
+                if head.parts[path] > self._seqs[path] or not self.is_readable(path)
+            )
         await self._read_parts(stored, head, draft)
         self.head = head
         self.versions[HEAD] = node.version
+
+    async def read_bad_again(self) -> None:
+        """Whoever mends a part that could not be read need not change the head."""
+        bad = [path for path in PARTS if not self.is_readable(path)]
+        if not bad:
+            return
+        draft = ImageDraft(self.image)
+        await self._read_parts(await self._parts(bad), self.head, draft)
+        if any(self.is_readable(path) for path in bad):
+            self.serve_again()
+            await self._publish_read(draft)
+
+    async def _parts(self, paths: Iterable[str]) -> dict[str, Node | None]:
+        return {path: await self._coord.get(path) for path in paths}
 
     async def _all_parts(self) -> dict[str, Node | None]:
         pages = dict(await self._coord.children(PAGES))

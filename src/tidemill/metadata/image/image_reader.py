@@ -41,9 +41,9 @@ class ImageReader:
         self._alarm = alarm
         self.defaults = topic_defaults(live.current)
         """The configuration of a topic without overrides, on this broker, now."""
-        self.bad_parts: set[str] = set()
+        self.bad_parts: dict[str, str] = {}
         """Paths of parts of the metadata, and of the controller's node, that could not be read the
-        last time."""
+        last time, and why."""
 
     # --- the parts of the metadata ---------------------------------------------------------------
 
@@ -68,11 +68,16 @@ class ImageReader:
                 raise BadNode(path, "missing")
             found = self._read_part(path, node.value, draft, known)
         except BadNode as bad:
-            self._alarm(str(bad))
-            self.bad_parts.add(path)
+            self._note_bad(path, bad)
             return seq
-        self.bad_parts.discard(path)
+        self.bad_parts.pop(path, None)
         return found
+
+    def _note_bad(self, path: str, bad: BadNode) -> None:
+        """It is read again and again until it is mended, and said once."""
+        if self.bad_parts.get(path) != str(bad):
+            self.bad_parts[path] = str(bad)
+            self._alarm(str(bad))
 
     def _read_part(self, path: str, stored: bytes, draft: ImageDraft, known: Iterable[str]) -> int:
         if path == MEMBERS:
@@ -167,16 +172,16 @@ class ImageReader:
     # --- brokers and the controller --------------------------------------------------------------
 
     def read_controller(self, node: Node | None, draft: ImageDraft) -> None:
-        self.bad_parts.discard(nodes.CONTROLLER)
-        if node is None:
-            draft.set_controller(NO_LEADER, draft.controller_epoch)
-            return
         try:
-            found = nodes.decode_controller(nodes.CONTROLLER, node)
-            draft.set_controller(found.broker_id, found.epoch)
+            found = None if node is None else nodes.decode_controller(nodes.CONTROLLER, node)
         except BadNode as bad:
-            self._alarm(str(bad))
-            self.bad_parts.add(nodes.CONTROLLER)
+            self._note_bad(nodes.CONTROLLER, bad)
+            return
+        self.bad_parts.pop(nodes.CONTROLLER, None)
+        if found is None:
+            draft.set_controller(NO_LEADER, draft.controller_epoch)
+        else:
+            draft.set_controller(found.broker_id, found.epoch)
 
     def read_brokers(
         self, base: MetadataImage, found: Sequence[tuple[str, Node]], draft: ImageDraft
