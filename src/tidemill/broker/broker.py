@@ -47,7 +47,7 @@ from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.directory_meta import owning_cluster
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.directory.metadata_note import noted_version
+from tidemill.storage.directory.metadata_note import forget_version, noted_version
 from tidemill.storage.directory.store_note import check_store, note_store
 from tidemill.storage.files.disk import Disk, DiskFile, OsDisk
 
@@ -198,7 +198,9 @@ class Broker:
             make_data_directory(disk, data_dir)
             check_store(disk, data_dir, logs, connect=connect)
             own_id = owning_cluster(disk, logs)
-            return own_id, noted_version(disk, data_dir) if own_id else (0, 0)
+            if not own_id:
+                forget_version(disk, data_dir)
+            return own_id, noted_version(disk, data_dir)
 
         own_id, seen = await disk.run(check)
         cluster_id = await self.cluster.identify(own_id)

@@ -341,7 +341,7 @@ class Cluster:
             self._controller.step_down()
         if self._lease.registered and self._controller.term is None:
             if self.image.controller_broker_id == NO_LEADER:
-                if self._fit.may_control:
+                if self._fit.may_control and not self._keeper.has_bad_controller:
                     await self._controller.campaign(self.broker_epoch)
             elif self.image.controller_broker_id == self.broker_id:
                 await self._controller.resume(self.broker_epoch)

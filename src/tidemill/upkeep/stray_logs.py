@@ -23,7 +23,7 @@ from uuid import UUID
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.core.loop.pacing import Pacer
+from tidemill.core.loop.pacing import next_turn
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.directory.log_directory import LogDirectory
 
@@ -35,7 +35,7 @@ REMOVAL_DELAY_S = 3600.0
 RETRY_INTERVAL_S = 60.0
 """How often an image that is not complete is looked at again."""
 LOGS_PER_SLICE = 10
-"""Each is a rename."""
+"""Their files are closed."""
 NAMES_SHOWN_MAX = 20
 
 _Strays = Mapping[TopicPartition, TopicId]
@@ -69,7 +69,7 @@ class StrayLogs:
             _shown(found),
         )
         await asyncio.sleep(REMOVAL_DELAY_S)
-        await self._remove(await self._among(found))
+        await self._remove(found)
 
     async def _among(self, logs: _Strays) -> dict[TopicPartition, TopicId]:
         """Those of these logs that are not of this broker."""
@@ -81,23 +81,32 @@ class StrayLogs:
             if (topic_id, name.partition) not in known
         }
 
-    async def _remove(self, strays: _Strays) -> None:
-        pacer = Pacer(LOGS_PER_SLICE)
+    async def _remove(self, found: _Strays) -> None:
         removed: dict[TopicPartition, TopicId] = {}
+        names = list(found)
         try:
-            for name, topic_id in strays.items():
-                await pacer.step()
-                if self._directory.topic_id(name) == topic_id:
-                    self._directory.delete_log(name)
-                elif not self._directory.delete_unloaded(name, topic_id):
-                    continue  # it went with its name, which another topic has now
-                removed[name] = topic_id
+            for start in range(0, len(names), LOGS_PER_SLICE):
+                await next_turn()
+                some = {name: found[name] for name in names[start : start + LOGS_PER_SLICE]}
+                # Asked for each slice: a replica that has returned since then has the same log.
+                removed |= self._remove_now(await self._among(some))
         except StorageFault as fault:
             log.error("removing stray logs failed: %s", fault)
         self._pending_logs.wake()
         log.warning(
             "removed %d logs of no partition of this broker: %s", len(removed), _shown(removed)
         )
+
+    def _remove_now(self, strays: _Strays) -> dict[TopicPartition, TopicId]:
+        """Without a turn of the loop since they were found to be strays; those that were there."""
+        removed: dict[TopicPartition, TopicId] = {}
+        for name, topic_id in strays.items():
+            if self._directory.topic_id(name) == topic_id:
+                self._directory.delete_log(name)
+            elif not self._directory.delete_unloaded(name, topic_id):
+                continue  # it went with its name, which another topic has now
+            removed[name] = topic_id
+        return removed
 
 
 def _shown(strays: _Strays) -> str:

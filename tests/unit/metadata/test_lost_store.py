@@ -78,6 +78,18 @@ def test_a_broker_without_logs_begins_anew_whatever_its_directory_has_noted(run,
     run(scenario())
 
 
+def test_the_note_of_a_former_cluster_does_not_count_after_a_crash_either(run, tmp_path):
+    async def scenario() -> None:
+        async with InProcessCluster(str(tmp_path), brokers=1) as former:
+            await former.broker(0).cluster.create_topics(ORDERS)
+        shutil.rmtree(tmp_path / "broker-0" / LOGS_DIRECTORY)
+        async with InProcessCluster(str(tmp_path), brokers=1) as anew:
+            await anew.kill(0)  # before it has noted anything
+            await anew.start_broker(0)
+
+    run(scenario())
+
+
 def test_a_broker_that_comes_back_to_the_store_of_another_cluster_stops(run):
     async def scenario() -> None:
         small = await one_broker()

@@ -79,7 +79,7 @@ def test_S11_changes_of_many_topics_are_planned_and_published_in_slices(run, nam
         turns = await turns_of(CHANGES[name](cluster))
         published = len(small.members[0].deltas) - seen
         assert published >= SLICES
-        assert turns >= 2 * SLICES - 1  # the last slice of the plan publishes the first
+        assert turns >= 2 * (SLICES - 1)  # the last slice of the plan publishes the first
 
     run(scenario())
 
@@ -178,6 +178,31 @@ def test_S11_topics_of_which_a_part_was_published_are_read_again(run):
         assert 0 < len(follower.image.topics) < len(NAMES)
         await follower.catch_up()
         assert follower.image.topics.keys() == set(NAMES)
+
+    run(scenario())
+
+
+def test_S11_many_partitions_hear_of_a_return_in_slices_and_who_was_let_in_comes_last(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        cluster, _ = await small.start(0, 1)
+        await cluster.create_topics([TopicSpec(name=name, assignments={0: [1]}) for name in NAMES])
+        await small.catch_up()
+        small.crash(1)
+        await small.catch_up()
+        await small.register(1, unclean=True)
+        seen = len(small.members[0].deltas)
+        task = asyncio.ensure_future(cluster.catch_up())
+        turns = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            turns += 1
+        await task
+        deltas = [delta for delta in small.members[0].deltas[seen:] if not delta.brokers_changed]
+        assert max(len(delta.topics_changed) for delta in deltas) <= PARTITIONS_CHANGED_PER_SLICE
+        assert sum(len(delta.topics_changed) for delta in deltas) == len(NAMES)
+        assert [bool(delta.members_changed) for delta in deltas] == [False] * (SLICES - 1) + [True]
+        assert turns >= 2 * (SLICES - 1)  # the changes are put into the draft in slices, too
 
     run(scenario())
 

@@ -11,13 +11,13 @@ import pytest
 from tests.support.directories import ORDERS, ORDERS_PATH, SMALL, TOPIC_ID, opened
 from tests.unit.client.virtual_time import run_virtually
 from tests.unit.metadata.small_cluster import SmallCluster
-from tidemill.core.ids import TopicId
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.page import page_of
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.testing.sim.disk import SimDisk
-from tidemill.upkeep.stray_logs import REMOVAL_DELAY_S, StrayLogs
+from tidemill.upkeep.stray_logs import LOGS_PER_SLICE, REMOVAL_DELAY_S, StrayLogs
 
 OTHER_ID = TopicId(UUID(int=8))
 
@@ -86,6 +86,20 @@ def test_a_log_that_was_not_loaded_is_removed_too(disk):
     assert removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [])
     directory.settle_removals()
     assert not disk.exists(ORDERS_PATH)
+
+
+def test_a_replica_that_returns_while_others_are_removed_keeps_its_log(disk):
+    directory = opened(disk)
+    last = TopicPartition("orders", 3 * LOGS_PER_SLICE)
+    for index in range(1, last.partition + 1):
+        directory.create_log(TopicPartition("orders", index), TOPIC_ID, SMALL)
+
+    def known():
+        is_removing = len(directory.topic_ids()) <= last.partition
+        return [(TOPIC_ID, last.partition)] if is_removing else []
+
+    assert removed_after(directory, REMOVAL_DELAY_S + 1, known)
+    assert list(directory.topic_ids()) == [last]
 
 
 def test_a_new_topic_of_the_same_name_keeps_its_log(disk):

@@ -21,7 +21,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
-from tidemill.core.limits import RETURNS_WAIT_S
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
@@ -204,8 +204,11 @@ class Controllership:
         """Take the office that this broker has won without hearing of it."""
         node = await self._coord.get(nodes.CONTROLLER, newest=True)
         epoch = await self._coord.get(nodes.CONTROLLER_EPOCH, newest=True)
-        if node is None or epoch is None:
+        if node is None:
             self._keeper.mark(ALL)
+            return
+        if epoch is None:
+            self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can be the controller")
             return
         try:
             found = nodes.decode_controller(nodes.CONTROLLER, node)
@@ -262,7 +265,12 @@ class Controllership:
     async def _elect(self, term: int) -> None:
         """Let brokers in, and bring partitions in line with those that live."""
         image, unread = self._image, self._keeper.unread_pages
-        returned, awaited = returns(image), self._awaited(image)
+        awaited = self._awaited(image)
+        returned = returns(image)
+        if not self._keeper.is_readable(nodes.MEMBERS):
+            if not _knows_all_returns(image):
+                return
+            returned = {}  # nobody can be let in: what that means would be decided again and again
         self._unserved |= self._heard_of
         self._heard_of.clear()
         topics: Collection[TopicImage] = image.topics.values()
@@ -372,6 +380,7 @@ class Controllership:
     async def settle(self) -> None:
         """If the image is in doubt, settle the last write and read everything."""
         if not self._in_doubt:
+            await self._keeper.read_bad_again()
             return
         await self._writer.settle()
         await self._keeper.load()
@@ -404,8 +413,10 @@ class Controllership:
     ) -> None:
         """Write and publish partition states; what is on a page that cannot be read stays."""
         writable = [one for one in changes if self.topics.is_writable(one.topic_id)]
-        draft = ImageDraft(self._image)
-        put_changes(draft, writable)
+        draft, pacer = ImageDraft(self._image), Pacer(1)
+        for start in range(0, len(writable), PARTITIONS_CHANGED_PER_SLICE):
+            await pacer.step()
+            put_changes(draft, writable[start : start + PARTITIONS_CHANGED_PER_SLICE])
         if members is not None and self._keeper.is_readable(nodes.MEMBERS):
             draft.set_members(members)
         names = self._image.names
@@ -453,6 +464,11 @@ class Controllership:
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
+
+
+def _knows_all_returns(image: MetadataImage) -> bool:
+    """Whether members that cannot be read now were read before, and all their returns are told."""
+    return bool(image.members) and not any(one.untold for one in image.members.values())
 
 
 def _tell(what: str, refusals: Sequence[KafkaError | None]) -> None:

@@ -91,6 +91,11 @@ class ImageKeeper:
         bad = self._reader.bad_parts
         return frozenset(int(path[-2:]) for path in bad if path.startswith(PAGES))
 
+    @property
+    def has_bad_controller(self) -> bool:
+        """Whether a controller is named that could not be read: nobody can take its place."""
+        return nodes.CONTROLLER in self._reader.bad_parts
+
     def is_readable(self, part: str) -> bool:
         """Whether a part could be read; what could not is never written."""
         return part not in self._reader.bad_parts
@@ -266,12 +271,33 @@ class ImageKeeper:
         if everything:
             stored = await self._all_parts()
         else:
-            stored = {path: None for path in PARTS if head.parts[path] > self._seqs[path]}
-            for path in stored:
-                stored[path] = await self._coord.get(path)
+            stored = await self._parts(
+                path
+                for path in PARTS
+                if head.parts[path] > self._seqs[path] or not self.is_readable(path)
+            )
         await self._read_parts(stored, head, draft)
         self.head = head
         self.versions[HEAD] = node.version
+
+    async def read_bad_again(self) -> None:
+        """Whoever mends a part that could not be read need not change the head."""
+        bad = [path for path in PARTS if not self.is_readable(path)]
+        if not bad:
+            return
+        draft = ImageDraft(self.image)
+        await self._read_parts(await self._parts(bad), self.head, draft)
+        if not any(self.is_readable(path) for path in bad):
+            return
+        self.serve_again()
+        try:
+            await self.publish_in_slices(draft)
+        except BaseException:
+            self.mark(ALL)
+            raise
+
+    async def _parts(self, paths: Iterable[str]) -> dict[str, Node | None]:
+        return {path: await self._coord.get(path) for path in paths}
 
     async def _all_parts(self) -> dict[str, Node | None]:
         pages = dict(await self._coord.children(PAGES))

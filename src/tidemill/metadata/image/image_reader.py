@@ -25,7 +25,7 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.overrides import ALL_BROKERS, broker_owner, readable_overrides
-from tidemill.metadata.image.page import StoredTopic, decode_page, page_of
+from tidemill.metadata.image.page import Page, StoredTopic, decode_page, page_of
 from tidemill.metadata.image.stored_fields import BadNode
 from tidemill.metadata.image.topic_config import checked_overrides, resolve, topic_defaults
 from tidemill.metadata.store.coord import Node
@@ -43,7 +43,8 @@ class ImageReader:
         self.defaults = topic_defaults(live.current)
         """The configuration of a topic without overrides, on this broker, now."""
         self.bad_parts: dict[str, str] = {}
-        """By path: parts of the metadata that could not be read the last time, and why."""
+        """Paths of parts of the metadata, and of the controller's node, that could not be read the
+        last time, and why."""
 
     # --- the parts of the metadata ---------------------------------------------------------------
 
@@ -70,12 +71,16 @@ class ImageReader:
                 raise BadNode(path, "missing")
             found = self._read_part(path, node.value, draft, known)
         except BadNode as bad:
-            if self.bad_parts.get(path) != str(bad):  # said once, however often it is read
-                self._alarm(str(bad))
-            self.bad_parts[path] = str(bad)
+            self._note_bad(path, bad)
             return seq
         self.bad_parts.pop(path, None)
         return found
+
+    def _note_bad(self, path: str, bad: BadNode) -> None:
+        """It is read again and again until it is mended, and said once."""
+        if self.bad_parts.get(path) != str(bad):
+            self.bad_parts[path] = str(bad)
+            self._alarm(str(bad))
 
     def _read_part(self, path: str, stored: bytes, draft: ImageDraft, known: Iterable[str]) -> int:
         if path == MEMBERS:
@@ -86,6 +91,7 @@ class ImageReader:
         if path == SETTINGS:
             return self._read_settings(stored, draft)
         page = decode_page(int(path.removeprefix(f"{PAGES}/")), stored)
+        _check_not_older(path, page, draft)
         kept = {topic.topic_id for topic in page.topics}
         for name in sorted(known):
             topic = draft.topic(name)
@@ -169,14 +175,16 @@ class ImageReader:
     # --- brokers and the controller --------------------------------------------------------------
 
     def read_controller(self, node: Node | None, draft: ImageDraft) -> None:
-        if node is None:
-            draft.set_controller(NO_LEADER, draft.controller_epoch)
-            return
         try:
-            found = nodes.decode_controller(nodes.CONTROLLER, node)
-            draft.set_controller(found.broker_id, found.epoch)
+            found = None if node is None else nodes.decode_controller(nodes.CONTROLLER, node)
         except BadNode as bad:
-            self._alarm(str(bad))
+            self._note_bad(nodes.CONTROLLER, bad)
+            return
+        self.bad_parts.pop(nodes.CONTROLLER, None)
+        if found is None:
+            draft.set_controller(NO_LEADER, draft.controller_epoch)
+        else:
+            draft.set_controller(found.broker_id, found.epoch)
 
     def read_brokers(
         self, base: MetadataImage, found: Sequence[tuple[str, Node]], draft: ImageDraft
@@ -196,3 +204,18 @@ class ImageReader:
             except BadNode as bad:
                 self._alarm(str(bad))
         return brokers
+
+
+def _check_not_older(path: str, page: Page, draft: ImageDraft) -> None:
+    """BadNode if a page was put back from a copy: its epochs would be given out again (I11)."""
+    for stored in page.topics:
+        known = draft.topic(stored.name)
+        if known is None or known.topic_id != stored.topic_id:
+            continue
+        before, now = known.own_partitions, stored.partitions
+        went_back = any(
+            (new.leader_epoch, new.partition_epoch) < (old.leader_epoch, old.partition_epoch)
+            for old, new in zip(before, now, strict=False)
+        )
+        if went_back or len(now) < len(before):
+            raise BadNode(path, f"topic {stored.name} is older there than what is known of it")

@@ -38,6 +38,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointEntry",
     "mark_clean",
+    "place_of",
+    "read_generations",
     "read_newest",
     "try_read_cap",
     "try_take_clean_mark",
@@ -119,21 +121,31 @@ class Checkpoint:
 
 def read_newest(disk: Disk, path: str) -> Checkpoint:
     """The newest readable generation; an empty one if there is none."""
-    found = [Checkpoint()]
-    for name in CHECKPOINT_NAMES:
-        file_path = f"{path}/{name}"
-        if not disk.exists(file_path):
-            continue
-        try:
-            found.append(Checkpoint.decode(disk.read_file(file_path), name=file_path))
-        except StorageFault:
-            continue  # the other generation is older, which only costs time
-    return max(found, key=lambda checkpoint: checkpoint.sequence)
+    return max(read_generations(disk, path), key=lambda checkpoint: checkpoint.sequence)
+
+
+def read_generations(disk: Disk, path: str) -> list[Checkpoint]:
+    """What each of the two files says; an empty one if it is not there or cannot be read."""
+    return [_read_generation(disk, f"{path}/{name}") for name in CHECKPOINT_NAMES]
+
+
+def _read_generation(disk: Disk, file_path: str) -> Checkpoint:
+    if not disk.exists(file_path):
+        return Checkpoint()
+    try:
+        return Checkpoint.decode(disk.read_file(file_path), name=file_path)
+    except StorageFault:
+        return Checkpoint()  # the other generation is older, which only costs time
+
+
+def place_of(checkpoint: Checkpoint) -> int:
+    """Which of the two files a generation is written to: the one with the older generation."""
+    return checkpoint.sequence % len(CHECKPOINT_NAMES)
 
 
 def write_generation(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
     """Replace the older generation; the newer one stays readable throughout."""
-    name = CHECKPOINT_NAMES[checkpoint.sequence % len(CHECKPOINT_NAMES)]
+    name = CHECKPOINT_NAMES[place_of(checkpoint)]
     disk.write_file_atomically(f"{path}/{name}", checkpoint.encode())
 
 

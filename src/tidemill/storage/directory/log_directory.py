@@ -38,6 +38,8 @@ from tidemill.core.rng import Rng
 from tidemill.storage.directory.checkpoint import (
     Checkpoint,
     mark_clean,
+    place_of,
+    read_generations,
     write_cap,
     write_generation,
 )
@@ -98,8 +100,10 @@ class LogDirectory:
         self._files = FileCache(disk, files_max=files_max)
         self._hosted: dict[TopicPartition, HostedLog] = {}
         self._unloaded = UnloadedLogs()
-        self._checkpoint = self._checkpoint_on_disk = self._checkpoint_before = Checkpoint()
-        """The newest one; the newest that was written for certain; what was on disk before that."""
+        self._checkpoint = Checkpoint()
+        """The newest one, written or being written."""
+        self._generations: list[Checkpoint | None] = []
+        """What the two files have; None while one is being written, or a fault has left it open."""
         self.lost = LostLogs(self._checkpoint, ())
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
@@ -230,11 +234,11 @@ class LogDirectory:
     def _cap_of_earlier_log(self, wanted: WantedLog) -> Callable[[], None] | None:
         """A replica that left and returns has the same topic: checkpoints may name its former log.
 
-        While one is being written, or after a full disk refused some, any of them may be there.
+        The older generation counts too: it is read if the newer one gets damaged.
         """
-        is_certain = self._checkpoint_on_disk is self._checkpoint
-        on_disk = (self._checkpoint_on_disk, self._checkpoint_before)
-        if is_certain and not any(one.names(wanted.partition, wanted.topic_id) for one in on_disk):
+        if not any(
+            one is None or one.names(wanted.partition, wanted.topic_id) for one in self._generations
+        ):
             return None
         path = f"{self.path}/{wanted.partition}"
         return partial(write_cap, self._disk, path, sequence=self._sequence, offset=0)
@@ -383,12 +387,12 @@ class LogDirectory:
                 hosted.high_watermark = min(known, hosted.log.log_end_offset)
             entries[partition] = hosted.checkpointed()
         self._checkpoint = Checkpoint(self._sequence, entries)
+        self._generations[place_of(self._checkpoint)] = None
         return partial(self._write_generation, self._checkpoint)
 
     def _write_generation(self, checkpoint: Checkpoint) -> None:
         write_generation(self._disk, self.path, checkpoint)
-        self._checkpoint_before = self._checkpoint_on_disk
-        self._checkpoint_on_disk = checkpoint
+        self._generations[place_of(checkpoint)] = checkpoint
 
     def write_checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """`take_checkpoint` and write it. After this its log start offsets never go back (I9)."""
@@ -462,7 +466,8 @@ class LogDirectory:
             removed=self._removed,
             unloaded=self._unloaded,
         )
-        self._checkpoint = self._checkpoint_on_disk = start.checkpoint
+        self._checkpoint = start.checkpoint
+        self._generations = [*read_generations(self._disk, self.path)]
         self._sequence = start.checkpoint.sequence
         self.started_clean = start.is_clean
         self.report = start.report

@@ -14,7 +14,7 @@ from typing import final
 from tidemill.core.errors import UserError
 from tidemill.storage.files.disk import Disk
 
-__all__ = ["MetadataNote", "noted_version"]
+__all__ = ["MetadataNote", "forget_version", "noted_version"]
 
 NOTE_NAME = "metadata-version"
 _LENGTH_MAX = 64
@@ -33,6 +33,13 @@ def noted_version(disk: Disk, data_dir: str) -> tuple[int, int]:
             f"{path} is damaged: expected an epoch and a number; remove it to start without it"
         ) from None
     return epoch, seq
+
+
+def forget_version(disk: Disk, data_dir: str) -> None:
+    """There are no logs yet: what is noted is of a former cluster."""
+    if disk.exists(f"{data_dir}/{NOTE_NAME}"):
+        disk.unlink(f"{data_dir}/{NOTE_NAME}")
+        disk.sync_directory(data_dir)
 
 
 @final

@@ -11,6 +11,7 @@ from tests.support.directories import ROOT, SMALL, TOPIC_ID, flushed, opened
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
+from tidemill.storage.directory.checkpoint import CHECKPOINT_NAMES
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.testing.sim.disk import SimDisk
@@ -211,3 +212,33 @@ def test_I14_nor_does_one_that_stayed_because_newer_ones_could_not_be_written(re
     again = opened(disk.crash(SeededRng(1)), seed=4)
     assert {log.log_end_offset for log in again.logs().values()} == {0}
     assert not any(one.damage for one in again.report.partitions.values())
+
+
+def ends_without(disk: SimDisk, name: str) -> set[int]:
+    """Where the logs end at a start that finds this generation of the checkpoint damaged."""
+    left_over = disk.crash(SeededRng(1))
+    left_over.flip_bit(f"{ROOT}/{name}", 20)
+    again = opened(left_over, seed=4)
+    assert not any(one.damage for one in again.report.partitions.values())
+    return {log.log_end_offset for log in again.logs().values()}
+
+
+def test_I14_nor_does_the_older_one_that_a_start_has_found():
+    disk = SimDisk()
+    left(disk).write_checkpoint()
+    disk = disk.crash(SeededRng(1))
+    created(opened(disk, seed=2))
+    assert ends_without(disk, CHECKPOINT_NAMES[2 % 2]) == {0}
+
+
+@pytest.mark.parametrize("call", ["pwrite", "rename", "sync_directory"])
+def test_I14_nor_does_the_older_one_that_a_refused_one_should_have_replaced(call):
+    disk = SimDisk()
+    directory = left(disk)
+    directory.write_checkpoint()
+    disk.fail(call, ROOT if call == "sync_directory" else "checkpoint")
+    with pytest.raises(StorageFault):
+        directory.write_checkpoint()
+    directory.write_checkpoint()
+    created(directory)
+    assert ends_without(disk, CHECKPOINT_NAMES[4 % 2]) == {0}
