@@ -9,12 +9,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--crash-seeds",
         type=int,
-        default=16,
-        help="workloads whose crash states are explored, each at every disk call (default 16)",
+        default=8,
+        help="workloads whose crash states are explored, each at every disk call (default 8)",
     )
 
 
-FATE_SHARE = 4
+FATE_SHARE = 2
 """Of so many seeds one is for workloads that are the same with each of them: there it chooses only
 what a power loss leaves. The planted bugs of fixed workloads are found by the first two."""
 
