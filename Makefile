@@ -9,6 +9,10 @@ SHELL := /bin/bash
 PYTHON ?= python3
 TEST_JOBS ?= 2
 
+# Bytecode is kept even where the environment says otherwise: tests start hundreds of processes, and
+# each of them would compile every source that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 STAMPS := .venv/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -213,4 +217,4 @@ lock:
 clean:
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 	@rm -f src/tidemill/hot/*.so src/tidemill/hot/*/*.so $(PATH_BUILT) $(STAMPS)/project $(STAMPS)/request-path
-	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find $(LINTED) -name __pycache__ -type d -prune -exec rm -rf {} +

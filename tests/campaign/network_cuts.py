@@ -3,7 +3,7 @@
     unshare --map-root-user --net --pid --mount-proc --fork --kill-child \\
         python -m tests.campaign.network_cuts [--json]
 
-One idempotent producer per partition sends without pause while the network is cut and mended. Each
+One idempotent producer per partition sends all the time while the network is cut and mended. Each
 cut waits for its effect, and says in which partitions producers must go on meanwhile; after it
 all must. At the end everything that was sent is there, once and in order (I1-I4).
 
@@ -30,6 +30,7 @@ from tests.e2e.load import Load, read_logs
 from tests.support.clients import DEADLINE_S
 from tests.support.network_lab import NetworkLab
 from tests.support.topics import create_replicated
+from tests.support.waiting import wait_until
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.zookeeper_process import ZookeeperProcess
 
@@ -47,7 +48,7 @@ PORT = 9092
 RECORDS = 200
 """So many more must be acknowledged before a producer is said to go on."""
 SLOW_KILOBITS = 128
-POLL_S = 0.05
+PAUSE_S = 0.2
 IMPATIENT = {"request.timeout.ms": 3000, "socket.timeout.ms": 4000}
 """Producers that give up soon on a broker that does not answer."""
 
@@ -81,7 +82,14 @@ class CutRun:
         ]
         create_replicated(self._bootstrap, TOPIC, partitions=len(PARTITIONS))
         self._loads = [
-            Load(self._bootstrap, [(TOPIC, index)], seed=index, producers=1, **IMPATIENT)
+            Load(
+                self._bootstrap,
+                [(TOPIC, index)],
+                seed=index,
+                producers=1,
+                pause_s=PAUSE_S,
+                **IMPATIENT,
+            )
             for index in PARTITIONS
         ]
 
@@ -138,7 +146,7 @@ class CutRun:
         """A broker that reaches clients alone: others lead once its session has ended."""
         chosen = self._controller()
         self._cut(mends, chosen, [*_others(chosen), STORE_ADDRESS])
-        self._wait_until(
+        wait_until(
             lambda: self._not_led_by(chosen, asked=_next(chosen)) == PARTITIONS,
             f"broker {chosen} leads though nobody hears of it",
         )
@@ -173,7 +181,7 @@ class CutRun:
             cut(mends)
             self.summary.cuts[name] = round(monotonic() - started, 1)
         for number in range(BROKERS):
-            self._wait_until(
+            wait_until(
                 lambda number=number: len(self._in_sync_with(number)) == len(PARTITIONS),
                 f"broker {number} is not in sync after the cut",
             )
@@ -184,16 +192,10 @@ class CutRun:
             self._loads[index].wait_acknowledged(RECORDS)
 
     def _wait_until_out_of_sync(self, broker: int, partitions: list[int], *, asked: int) -> None:
-        self._wait_until(
+        wait_until(
             lambda: not set(partitions) & set(self._in_sync_with(broker, asked=asked)),
             f"broker {broker} is still in sync",
         )
-
-    def _wait_until(self, is_so: Callable[[], bool], otherwise: str) -> None:
-        deadline = monotonic() + DEADLINE_S
-        while not is_so():
-            assert monotonic() < deadline, otherwise
-            threading.Event().wait(POLL_S)
 
     def _check(self) -> None:
         logs = [(TOPIC, index) for index in PARTITIONS]

@@ -54,9 +54,9 @@ def test_I31_I32_I45_hold_in_every_crash_state_of_held_records(crash_seed, broke
 
 @both_brokers
 def test_I45_no_snapshot_of_batches_that_were_cut_is_believed_after_a_crash(
-    crash_seed, broker_class
+    fate_seed, broker_class
 ):
-    explore(cut_workload, crash_seed, broker_class)
+    explore(cut_workload, fate_seed, broker_class)
 
 
 # --- planted bugs ---------------------------------------------------------------------------------

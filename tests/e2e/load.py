@@ -1,4 +1,4 @@
-"""Idempotent producers that send without pause and remember what was acknowledged."""
+"""Idempotent producers that send all the time and remember what was acknowledged."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ __all__ = ["Acknowledged", "Load", "Log", "Tail", "read_logs"]
 
 UNACKNOWLEDGED_MAX = 100
 """Per producer: enough for several batches in flight when the broker dies; bounds the test."""
+
+RECORDS_PER_PAUSE = 100
+"""On average, drawn for each record: no number of records ends where a pause begins."""
 
 Log = tuple[str, int]
 """Topic and partition."""
@@ -38,12 +41,21 @@ class Load:
     """
 
     def __init__(
-        self, bootstrap: str, logs: list[Log], *, seed: int, producers: int = 2, **options: Any
+        self,
+        bootstrap: str,
+        logs: list[Log],
+        *,
+        seed: int,
+        producers: int = 2,
+        pause_s: float = 0.0,
+        **options: Any,
     ) -> None:
+        """With pauses, a load that lasts as long as something else does not take all cores."""
         self.sent: dict[tuple[int, Log], list[bytes]] = defaultdict(list)
         self.acknowledged: list[Acknowledged] = []
         self.failures: list[str] = []
         self._logs = logs
+        self._pause_s = pause_s
         self._options = {
             "bootstrap.servers": bootstrap,
             "enable.idempotence": True,
@@ -98,6 +110,8 @@ class Load:
             producer.produce(log[0], value, partition=log[1], on_delivery=self._settle)
             producer.poll(0)
             count += 1
+            if self._pause_s and rng.randrange(RECORDS_PER_PAUSE) == 0:
+                self._stopping.wait(self._pause_s)
         producer.flush(2 * DEADLINE_S)
 
     def _settle(self, error: confluent_kafka.KafkaError | None, sent: Any) -> None:

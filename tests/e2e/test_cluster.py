@@ -6,19 +6,20 @@ import json
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from tests.e2e.commands import printed_by
 from tests.e2e.load import read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message
 from tests.support.topics import create_replicated, create_topic
+from tests.support.waiting import wait_for_brokers, wait_until
 from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 
@@ -50,19 +51,8 @@ def _start(cluster: ClusterProcess, brokers: int = 3) -> ClusterProcess:
     """Start it, and wait until every broker has heard of all: ready means that each serves."""
     cluster.start()
     for address in cluster.addresses:
-        _wait_for_brokers(address, set(range(brokers)))
+        wait_for_brokers(address, set(range(brokers)))
     return cluster
-
-
-def _brokers_seen(address: str) -> set[int]:
-    """The ids that one broker names."""
-    return set(AdminClient({"bootstrap.servers": address}).list_topics(timeout=DEADLINE_S).brokers)
-
-
-def _wait_for_brokers(address: str, wanted: set[int]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while (seen := _brokers_seen(address)) != wanted:
-        assert time.monotonic() < deadline, f"{address} names {seen}"
 
 
 def _produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
@@ -81,12 +71,13 @@ def _wait_until_readable(bootstrap: str, topic: str) -> None:
 
     After an unclean end of all they first wait for a second replica (KIP-207).
     """
-    deadline = time.monotonic() + DEADLINE_S
     consumer = Confluent().consumer(bootstrap)
     try:
         for index in range(3):
-            while not _is_readable(consumer, confluent_kafka.TopicPartition(topic, index)):
-                assert time.monotonic() < deadline, f"{topic}-{index} does not become readable"
+            place = confluent_kafka.TopicPartition(topic, index)
+            wait_until(
+                partial(_is_readable, consumer, place), f"{topic}-{index} does not become readable"
+            )
     finally:
         consumer.close()
 
@@ -107,7 +98,7 @@ def _values(name: str) -> list[bytes]:
 def test_F131_three_brokers_are_one_cluster_and_keep_what_they_acknowledged(new_cluster, topic):
     cluster = new_cluster()
     for address in cluster.addresses:
-        _wait_for_brokers(address, {0, 1, 2})
+        wait_for_brokers(address, {0, 1, 2})
     create_replicated(cluster.bootstrap, topic, partitions=3)
     _produce(cluster.bootstrap, topic, _values("a"))
 
@@ -117,7 +108,7 @@ def test_F131_three_brokers_are_one_cluster_and_keep_what_they_acknowledged(new_
     cluster.wait_log(r"^\[supervisor\] broker 1 is ready again")
     assert cluster.broker_pid(1) != killed
     cluster.wait_log(rf"^\[broker 1\] .*{UNCLEAN}")
-    _wait_for_brokers(cluster.addresses[1], {0, 1, 2})
+    wait_for_brokers(cluster.addresses[1], {0, 1, 2})
     _produce(cluster.bootstrap, topic, _values("b"))
 
     assert _read(cluster.bootstrap, topic) == _values("a") + _values("b")
@@ -246,12 +237,13 @@ def test_leaderships_that_moved_with_a_death_are_seen_and_given_back(new_cluster
     create_replicated(cluster.bootstrap, "t", partitions=3)
     cluster.kill_broker(1)
     cluster.wait_log(r"broker 1 is ready again")
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        facts = json.loads(_cluster_command(cluster, "describe", "--json"))
-        if not facts["under_replicated"] and len(facts["brokers"]) == 3:
-            break
-        assert time.monotonic() < deadline, facts
+    facts: dict[str, Any] = {}
+
+    def are_back() -> bool:
+        facts.update(json.loads(_cluster_command(cluster, "describe", "--json")))
+        return not facts["under_replicated"] and len(facts["brokers"]) == 3
+
+    wait_until(are_back, "not all replicas are in sync")
     assert facts["offline"] == []
     assert facts["not_preferred"]
     assert "t-" in _cluster_command(cluster, "elect", "preferred")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic
 
 import confluent_kafka
 import pytest
 
 from tests.support.clients import DEADLINE_S, Confluent, Message, Sending
 from tests.support.topics import create_topic, end_offset
+from tests.support.waiting import wait_until
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
 SETTINGS = ("log.cleaner.backoff.ms=50",)
 KEYS = 40
-LOOK_EVERY_S = 0.1
 
 COMPACTED = {
     "cleanup_policy": "compact",
@@ -62,13 +62,6 @@ def _read_all(broker: BrokerProcess, topic: str) -> list[tuple[bytes | None, byt
     raise AssertionError(f"the end of {topic} was not reached")
 
 
-def _wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = monotonic() + DEADLINE_S
-    while not holds():
-        assert monotonic() < deadline, what
-        sleep(LOOK_EVERY_S)
-
-
 def _newest(broker: BrokerProcess, topic: str, number: int) -> Callable[[], bool]:
     expected = [(b"key-%d" % key, b"%d" % number) for key in range(KEYS)]
     return lambda: _read_all(broker, topic) == expected
@@ -83,7 +76,7 @@ def test_F26_only_the_newest_value_of_each_key_is_left(new_broker, topic, codec)
     _push(broker, topic)
     end = end_offset(broker.bootstrap, topic)
 
-    _wait_until(_newest(broker, topic, 2), "older values are still there")
+    wait_until(_newest(broker, topic, 2), "older values are still there")
 
     assert end_offset(broker.bootstrap, topic) == end
 
@@ -98,7 +91,7 @@ def test_F26_a_deleted_key_is_gone_after_its_retention(new_broker, topic):
         _push(broker, topic)
         return _read_all(broker, topic) == []
 
-    _wait_until(is_empty, "the tombstones are still there")
+    wait_until(is_empty, "the tombstones are still there")
 
 
 def test_F26_kill_9_while_compacting_loses_no_newest_value(new_broker, topic):
@@ -113,7 +106,7 @@ def test_F26_kill_9_while_compacting_loses_no_newest_value(new_broker, topic):
         assert newest == {b"key-%d" % key: b"%d" % number for key in range(KEYS)}
     _push(broker, topic)
 
-    _wait_until(_newest(broker, topic, 7), "older values are still there")
+    wait_until(_newest(broker, topic, 7), "older values are still there")
 
 
 def test_T25_a_record_without_key_is_refused(new_broker, topic):

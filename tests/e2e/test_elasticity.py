@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -16,10 +15,13 @@ import pytest
 from tests.e2e.load import Load, Log, read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message, kafka
 from tests.support.topics import create_topic
+from tests.support.waiting import wait_until
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+PAUSE_S = 0.2
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterProcess]]:
         cluster = ClusterProcess(tmp_path / "data", *settings)
         started.append(cluster)
         cluster.start()
-        _wait(lambda: len(_facts(cluster)["brokers"]) == 3)
+        wait_until(lambda: len(_facts(cluster)["brokers"]) == 3)
         return cluster
 
     yield start
@@ -66,12 +68,6 @@ def _leads(cluster: ClusterProcess) -> list[int]:
     return [row["leads"] for row in _facts(cluster)["brokers"]]
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-
-
 def _replicas(cluster: ClusterProcess, topic: str) -> dict[int, list[int]]:
     admin = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
@@ -85,7 +81,7 @@ def _wait_replicas(
     cluster: ClusterProcess, topic: str, expected: Callable[[list[int]], bool]
 ) -> None:
     """Every partition's replicas are as expected; a broker may hear of a move after its end."""
-    _wait(lambda: all(map(expected, _replicas(cluster, topic).values())))
+    wait_until(lambda: all(map(expected, _replicas(cluster, topic).values())))
 
 
 def _create(cluster: ClusterProcess, topic: str, replication: int, partitions: int = 3) -> None:
@@ -120,7 +116,7 @@ def test_F100_one_broker_grows_to_three_and_its_topics_get_copies_everywhere(
     _tidemill(cluster, "topic", "alter", topic, "--replication", "3")
     _wait_replicas(cluster, topic, lambda one: sorted(one) == [0, 1, 2])
     _tidemill(cluster, "cluster", "rebalance")
-    _wait(lambda: max(leads := _leads(cluster)) - min(leads) <= 1)
+    wait_until(lambda: max(leads := _leads(cluster)) - min(leads) <= 1)
 
     cluster.kill_broker(0)
     cluster.wait_log(r"^\[supervisor\] broker 0 is ready again")
@@ -134,13 +130,13 @@ def test_F100_replicas_move_while_producers_work_and_nothing_is_lost_or_there_tw
     cluster = new_cluster()
     _create(cluster, topic, replication=2)
     logs = [(topic, index) for index in range(3)]
-    load = Load(cluster.bootstrap, logs, seed=1, producers=1).start()
+    load = Load(cluster.bootstrap, logs, seed=1, producers=1, pause_s=PAUSE_S).start()
     load.wait_acknowledged(200)
     leader, follower = _replicas(cluster, topic)[0]
     (free,) = {0, 1, 2} - {leader, follower}
     target = f"{free},{follower}"
     _tidemill(cluster, "cluster", "reassign", f"{topic}:0", "--brokers", target)
-    _wait(lambda: _replicas(cluster, topic)[0] == [free, follower])
+    wait_until(lambda: _replicas(cluster, topic)[0] == [free, follower])
     _tidemill(cluster, "cluster", "reassign", topic, "--brokers", "0,1,2")
     load.wait_acknowledged(200)
     load.finish()
@@ -171,7 +167,7 @@ def test_a_view_is_in_no_plan_and_follows_its_base(new_cluster, topic):
     plan = json.loads(_tidemill(cluster, "cluster", "rebalance", "--dry-run", "--json"))
     assert {move["topic"] for move in plan["moves"]} == {topic}
     _tidemill(cluster, "cluster", "rebalance")
-    _wait(lambda: _replicas(cluster, view) == _replicas(cluster, topic))
+    wait_until(lambda: _replicas(cluster, view) == _replicas(cluster, topic))
     shown = read_logs(cluster.bootstrap, [(view, index) for index in range(3)])
     assert sorted(value for log in shown.values() for value in log) == values
 
@@ -180,7 +176,7 @@ def test_F101_a_broker_is_drained_while_producers_work(new_cluster, topic):
     cluster = new_cluster()
     _create(cluster, topic, replication=2)
     logs = [(topic, index) for index in range(3)]
-    load = Load(cluster.bootstrap, logs, seed=2, producers=1).start()
+    load = Load(cluster.bootstrap, logs, seed=2, producers=1, pause_s=PAUSE_S).start()
     load.wait_acknowledged(200)
     plan = json.loads(_tidemill(cluster, "cluster", "drain", "2", "--dry-run", "--json"))
     assert {2}.isdisjoint(one for move in plan["moves"] for one in move["to"])
@@ -188,7 +184,7 @@ def test_F101_a_broker_is_drained_while_producers_work(new_cluster, topic):
     load.wait_acknowledged(200)
     load.finish()
     _wait_replicas(cluster, topic, lambda one: sorted(one) == [0, 1])
-    _wait(lambda: _facts(cluster)["brokers"][2]["replicas"] == 0)
+    wait_until(lambda: _facts(cluster)["brokers"][2]["replicas"] == 0)
     assert _facts(cluster)["draining"] == [2]
     _check_complete(cluster, load, logs)
 
@@ -207,12 +203,12 @@ def test_a_stock_admin_client_moves_replicas_and_sees_them_move(new_cluster, top
         target = next(targets)
         admin.alter_partition_reassignments({kafka.TopicPartition(topic, 0): target})
         seen = admin.list_partition_reassignments()
-        _wait(lambda: not admin.list_partition_reassignments())
-        _wait(lambda: _replicas(cluster, topic) == {0: target})
+        wait_until(lambda: not admin.list_partition_reassignments())
+        wait_until(lambda: _replicas(cluster, topic) == {0: target})
         return str(others) in str(seen)
 
     try:
-        _wait(sees_a_move)
+        wait_until(sees_a_move)
     finally:
         admin.close()
 
@@ -222,8 +218,8 @@ def test_F82_leaderships_come_back_by_themselves_after_a_broker_was_killed(new_c
     _create(cluster, topic, replication=3)
     cluster.kill_broker(0)
     cluster.wait_log(r"^\[supervisor\] broker 0 is ready again")
-    _wait(lambda: not _facts(cluster)["under_replicated"])
-    _wait(lambda: not _facts(cluster)["not_preferred"])
+    wait_until(lambda: not _facts(cluster)["under_replicated"])
+    wait_until(lambda: not _facts(cluster)["not_preferred"])
 
 
 def test_F82_after_an_unclean_end_of_all_brokers_each_leads_its_share_again(new_cluster, topic):
@@ -231,6 +227,6 @@ def test_F82_after_an_unclean_end_of_all_brokers_each_leads_its_share_again(new_
     _create(cluster, topic, replication=3)
     cluster.kill()
     cluster.start()
-    _wait(lambda: len(_facts(cluster)["brokers"]) == 3)
-    _wait(lambda: _leads(cluster) == [1, 1, 1])
-    _wait(lambda: not (facts := _facts(cluster))["offline"] and not facts["not_preferred"])
+    wait_until(lambda: len(_facts(cluster)["brokers"]) == 3)
+    wait_until(lambda: _leads(cluster) == [1, 1, 1])
+    wait_until(lambda: not (facts := _facts(cluster))["offline"] and not facts["not_preferred"])

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.clients import DEADLINE_S
 from tests.support.topics import create_topic, end_offset
+from tests.support.waiting import wait_for_brokers
 from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 
@@ -305,7 +306,7 @@ def test_the_leader_dies_and_the_next_one_delivers_once(tmp_path, topic):
     cluster = ClusterProcess(tmp_path / "data", brokers=3).start()
     try:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        wait_for_brokers(admin, 3)
+        wait_for_brokers(cluster.bootstrap, {0, 1, 2})
         (made,) = admin.create_topics([NewTopic(topic, 1, 3)]).values()
         made.result(DEADLINE_S)
         sender = Sender(cluster)
@@ -325,9 +326,3 @@ def test_the_leader_dies_and_the_next_one_delivers_once(tmp_path, topic):
         assert read_to_end(cluster, topic) == expected
     finally:
         cluster.stop()
-
-
-def wait_for_brokers(admin: AdminClient, count: int) -> None:
-    deadline = monotonic() + DEADLINE_S
-    while len(admin.list_topics(timeout=DEADLINE_S).brokers) < count:
-        assert monotonic() < deadline

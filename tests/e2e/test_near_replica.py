@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 from tests.e2e.commands import printed_by
 from tests.e2e.load import Load, Tail
 from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, kafka
+from tests.support.waiting import wait_for_brokers, wait_until
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -35,18 +36,19 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
 
 def create(cluster: ClusterProcess, topic: str) -> list[int]:
     """The replicas of a new partition, the leader first, when all are in sync."""
+    wait_for_brokers(cluster.bootstrap, set(range(len(RACKS))))
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    deadline = monotonic() + DEADLINE_S
-    while len(admin.list_topics(timeout=DEADLINE_S).brokers) < len(RACKS):
-        assert monotonic() < deadline
     (made,) = admin.create_topics([NewTopic(topic, 1, 3)]).values()
     made.result(DEADLINE_S)
-    while True:
-        found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
-        if found and len(found[0].isrs) == len(RACKS):
-            leader = found[0].leader
-            return [leader, *(one for one in found[0].replicas if one != leader)]
-        assert monotonic() < deadline
+    found: dict[int, Any] = {}
+
+    def are_in_sync() -> bool:
+        found.update(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions)
+        return bool(found) and len(found[0].isrs) == len(RACKS)
+
+    wait_until(are_in_sync, f"the replicas of {topic} do not get in sync")
+    leader = found[0].leader
+    return [leader, *(one for one in found[0].replicas if one != leader)]
 
 
 def served_bytes(cluster: ClusterProcess, broker_id: int) -> int:
@@ -85,9 +87,7 @@ def test_F65_a_near_follower_serves_librdkafka_and_its_death_loses_and_repeats_n
 
 
 def wait_served(cluster: ClusterProcess, broker_id: int) -> None:
-    deadline = monotonic() + DEADLINE_S
-    while served_bytes(cluster, broker_id) == 0:
-        assert monotonic() < deadline, f"broker {broker_id} served nobody"
+    wait_until(lambda: served_bytes(cluster, broker_id) > 0, f"broker {broker_id} served nobody")
 
 
 def test_F65_kafka_python_reads_from_the_near_follower_and_goes_on_when_it_dies(cluster, topic):

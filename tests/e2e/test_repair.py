@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.commands import printed_by
 from tests.e2e.load import read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message
+from tests.support.waiting import wait_for_brokers, wait_until
 from tidemill.core.ids import TopicPartition
 from tidemill.storage.directory.checkpoint import read_newest
 from tidemill.storage.files.disk import OsDisk
@@ -32,33 +33,36 @@ def _repair(cluster: ClusterProcess, *arguments: str) -> str:
 
 def _describe_refusal(cluster: ClusterProcess) -> str:
     """What describe says once the replica that refuses is out of sync."""
-    deadline = monotonic() + DEADLINE_S
-    while True:
+    shown = ""
+
+    def is_refused() -> bool:
+        nonlocal shown
         shown = printed_by(cluster.bootstrap, "cluster", "describe")
-        if "refuses to follow" in shown:
-            return shown
-        assert monotonic() < deadline, shown
+        return "refuses to follow" in shown
+
+    wait_until(is_refused, "no replica refuses to follow")
+    return shown
 
 
 def _wait_led(cluster: ClusterProcess, topic: str) -> None:
     """Until all brokers are there, both replicas are in sync, and broker 1 leads."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    deadline = monotonic() + DEADLINE_S
-    while True:
+
+    def is_led() -> bool:
         seen = admin.list_topics(topic, timeout=DEADLINE_S)
         partitions = seen.topics[topic].partitions
-        if partitions and len(partitions[0].isrs) == 2 and len(seen.brokers) == 3:
-            if partitions[0].leader == LEADER:
-                return
+        if not partitions or len(partitions[0].isrs) < 2 or len(seen.brokers) < 3:
+            return False
+        if partitions[0].leader != LEADER:
             printed_by(cluster.bootstrap, "cluster", "elect", "preferred")
-        assert monotonic() < deadline, f"{topic} is led by {partitions}"
+        return bool(partitions[0].leader == LEADER)
+
+    wait_until(is_led, f"{topic} is not led by broker {LEADER}, with two in sync")
 
 
 def _create(cluster: ClusterProcess, topic: str) -> None:
+    wait_for_brokers(cluster.bootstrap, {0, 1, 2})
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    deadline = monotonic() + DEADLINE_S
-    while len(admin.list_topics(timeout=DEADLINE_S).brokers) < 3:
-        assert monotonic() < deadline
     new = NewTopic(topic, 1, replica_assignment=[[LEADER, FOLLOWER]])
     (made,) = admin.create_topics([new]).values()
     made.result(DEADLINE_S)
@@ -91,9 +95,7 @@ def _kill_at_once(cluster: ClusterProcess) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     cluster.kill()  # the kernel ends the brokers with it
-    deadline = monotonic() + DEADLINE_S
-    while any(Path(f"/proc/{pid}/fd").exists() for pid in pids):
-        assert monotonic() < deadline, f"{pids} run on"
+    wait_until(lambda: not any(Path(f"/proc/{pid}/fd").exists() for pid in pids), f"{pids} run on")
 
 
 @pytest.fixture

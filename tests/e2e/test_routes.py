@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
 
 import confluent_kafka
 import pytest
@@ -13,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.e2e.load import Load, Tail, read_logs
 from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, kafka
+from tests.support.waiting import wait_for_brokers
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -37,10 +37,8 @@ def route(cluster: ClusterProcess) -> str:
 
 def create(cluster: ClusterProcess, topic: str, partitions: int = 3) -> None:
     """Led by all three brokers."""
+    wait_for_brokers(cluster.bootstrap, {0, 1, 2})
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    deadline = monotonic() + DEADLINE_S
-    while len(admin.list_topics(timeout=DEADLINE_S).brokers) < 3:
-        assert monotonic() < deadline
     (made,) = admin.create_topics([NewTopic(topic, partitions, 3)]).values()
     made.result(DEADLINE_S)
     found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions.values()

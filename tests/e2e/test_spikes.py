@@ -13,8 +13,9 @@ from time import monotonic
 import confluent_kafka
 import pytest
 
-from tests.support.clients import DEADLINE_S, Client, Confluent, Message, Sending
+from tests.support.clients import Client, Confluent, Message, Sending
 from tests.support.topics import create_topic, end_offset
+from tests.support.waiting import wait_until
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
@@ -100,9 +101,7 @@ def _shop(broker: BrokerProcess, topic: str, folder: Path, client: Client, how: 
 
 def _wait_stored(broker: BrokerProcess, topic: str) -> None:
     """Wait until all records are stored: acks=0 does not tell."""
-    deadline = monotonic() + DEADLINE_S
-    while end_offset(broker.bootstrap, topic) < len(ORDERS):
-        assert monotonic() < deadline
+    wait_until(lambda: end_offset(broker.bootstrap, topic) >= len(ORDERS))
 
 
 def test_F71_at_most_once_nothing_is_processed_twice(shared_broker, topic, tmp_path, client):
