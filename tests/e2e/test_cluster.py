@@ -14,6 +14,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.e2e.commands import printed_by
 from tests.e2e.load import read_logs
@@ -209,13 +210,14 @@ def _outcome(bootstrap: str, topic: str) -> confluent_kafka.KafkaError | None:
 
 def _wait_until_in_sync(bootstrap: str, topic: str, wanted: set[int]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    deadline = time.monotonic() + DEADLINE_S
-    while (found := _in_sync(admin, topic)) != wanted:
-        assert time.monotonic() < deadline, f"{topic} has {found} in sync"
 
+    def are_in_sync() -> bool:
+        (partition,) = (
+            admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions.values()
+        )
+        return set(partition.isrs) == wanted
 
-def _in_sync(admin: AdminClient, topic: str) -> set[int]:
-    return set(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions[0].isrs)
+    wait_until(are_in_sync, f"not {wanted} get in sync for {topic}")
 
 
 def test_a_port_in_use_ends_all_with_one_line_that_says_what_to_do(tmp_path, new_broker):

@@ -10,8 +10,9 @@ A read finds two positions, the first batch that reaches the wanted offset and t
 batch that still fits, and takes the bytes between them in one of three ways:
 
     just written      the newest batches' positions and pages are in memory: one pread
-    resident          a view of the mapped file covers the search and the bytes: no copy
-    anything else     may wait for the disk: `Disk.run` does the search and the read
+    resident          a view of the mapped file covers the search and the bytes: no copy. Only of
+                      what this process has written, or verified once
+    anything else     may wait for the disk: `Disk.run` does the search and the read, and verifies
 
 A closed segment does not change, a growing one changes only at its end, and indexes are only
 appended to. So the third way may run in a thread while the loop goes on.
@@ -84,6 +85,7 @@ class Segment:
         "_index_interval_bytes",
         "_pinned",
         "_tail_positions",
+        "_verified_bytes",
         "_written_from",
         "base_offset",
         "directory",
@@ -131,6 +133,8 @@ class Segment:
         """Base offset -> position of the newest batches, written by this process."""
         self._written_from = size_bytes
         """This process wrote the bytes from here on."""
+        self._verified_bytes = 0
+        """The checksums of the batches up to here were verified; any thread raises it."""
         self.dirty_file: DiskFile | None = None
         """The open file, while it has unsynced bytes."""
         self.promised_bytes = size_bytes
@@ -207,7 +211,10 @@ class Segment:
         file: DiskFile,
         size_bytes: int,
     ) -> Segment:
-        """A closed segment whose file is not renamed yet; pinned until it is."""
+        """A closed segment whose file is not renamed yet; pinned until it is.
+
+        Whoever has written it has verified every batch.
+        """
         segment = cls(
             disk,
             files,
@@ -220,6 +227,7 @@ class Segment:
         )
         segment._index = index
         segment._pinned = file
+        segment._verified_bytes = size_bytes
         files.use_index(segment)
         return segment
 
@@ -372,8 +380,10 @@ class Segment:
         if index is not None:
             near = index.offsets.position_before(offset)
             is_warm = near >= max(self._written_from, size_bytes - WARM_TAIL_BYTES)
+            # What nobody has verified may be damaged, also where the kernel has read it already.
+            trusted = size_bytes if near >= self._written_from else self._verified_bytes
             if not is_warm or min(max_bytes, size_bytes - near) >= _VIEW_BYTES_MIN:
-                found = self._try_views(file, search, near, max_bytes)
+                found = self._try_views(file, search, near, max_bytes, trusted)
                 if found is not None:
                     return found
             if is_warm:
@@ -382,11 +392,13 @@ class Segment:
         return LogSlice((), min(size_bytes, max_bytes), load)
 
     def _try_views(
-        self, file: DiskFile, search: _Search, near: int, max_bytes: int
+        self, file: DiskFile, search: _Search, near: int, max_bytes: int, trusted: int
     ) -> LogSlice | None:
-        """Search and read in one view, if everything needed is in memory."""
+        """Search and read in one view, if everything needed is in memory and trusted."""
         search_bytes = 2 * self._index_interval_bytes + _SEARCH_SLACK_BYTES
-        reach = min(near + max_bytes + search_bytes, self.size_bytes)
+        reach = min(near + max_bytes + search_bytes, trusted)
+        if reach <= near:
+            return None
         self.may_have_views = True
         view = file.try_resident_view(near, reach - near)
         if view is None:
@@ -418,6 +430,8 @@ class Segment:
         except (CorruptBatch, StorageFault):
             self._files.suspects.append(self.path)
             raise
+        if start <= self._verified_bytes < stop:
+            self._verified_bytes = stop
         return found.chunks
 
     def max_timestamp(self) -> int:
@@ -496,6 +510,7 @@ class Segment:
         self._index = index
         self._tail_positions = {}
         self._written_from = min(self._written_from, size_bytes)
+        self._verified_bytes = min(self._verified_bytes, size_bytes)
         self.size_bytes = size_bytes
         self.promised_bytes = min(self.promised_bytes, size_bytes)
         self.next_offset = next_offset

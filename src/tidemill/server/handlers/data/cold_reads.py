@@ -110,4 +110,4 @@ class ColdRead:
         if isinstance(error, DiskBusy):
             self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
         data.error_code = count_refusal(self._context, error)
-        data.records = None
+        data.records = b""  # librdkafka takes an answer without any for a broken one
