@@ -272,7 +272,10 @@ class Mender:
             outcomes.append(outcome)
         if not self._must_give_up(partition, outcomes, patient):
             return False
-        self._give_up(log_, segment, await self._survey(log_, segment))
+        holes = await self._survey(log_, segment)
+        self._give_up(log_, segment, holes)
+        if holes and not any(hole.size_bytes for hole in holes):
+            await self._fill_gaps(log_, segment)
         patient.doubtful.discard(segment.base_offset)
         return True
 
@@ -313,7 +316,7 @@ class Mender:
         log_.damage.mended(segment.base_offset, segment.next_offset)
         for hole in holes:
             self._telemetry.damage_given_up += 1
-            if hole.size_bytes:  # where no bytes are left, readers find what comes next
+            if hole.size_bytes:
                 log_.damage.give_up(hole.range)
             log.error(
                 "%s: offsets %d to %d are lost: no other replica has them",
@@ -333,6 +336,18 @@ class Mender:
                 if mend.hole is not None:
                     mend.skip_hole()
             return mend.holes
+        finally:
+            await self._disk.run(mend.new.discard, DiskWork.BACKGROUND)
+
+    async def _fill_gaps(self, log_: FilePartitionLog, segment: Segment) -> None:
+        """Where not even damaged bytes are left, readers must find what comes next."""
+        mend = await self._begin(log_, segment, _Way.TAKE_HOLES)
+        try:
+            while not mend.is_done:
+                await self._run(log_, mend.run_slice)
+                if mend.hole is not None:
+                    await self._run(log_, mend.fill_with_nothing)
+            await self._commit(log_, mend, segment, _Way.TAKE_HOLES)
         finally:
             await self._disk.run(mend.new.discard, DiskWork.BACKGROUND)
 

@@ -24,7 +24,7 @@ from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB, SCRUB_EVENTS_MAX
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
-from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_after
+from tidemill.storage.recovery.checked_scan import CheckedScan, ends_by, try_find_batch_after
 from tidemill.storage.recovery.segment_files import offsets_in
 from tidemill.storage.state.log_damage import DamagedRange
 
@@ -96,7 +96,11 @@ class ScrubSlice:
         if scan is None:
             self._size_bytes = file.size()
             scan = self._scan = CheckedScan(
-                file, position=0, end=self._size_bytes, next_offset=self._base_offset
+                file,
+                position=0,
+                end=self._size_bytes,
+                next_offset=self._base_offset,
+                check=ends_by(self._next_offset),
             )
         start = scan.position
         for _ in scan:

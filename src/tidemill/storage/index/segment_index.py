@@ -44,6 +44,9 @@ __all__ = [
     "write_block",
 ]
 
+_RELATIVE_OFFSET_MAX = 2**31 - 1
+"""More does not fit into an entry: only damage says so."""
+
 IndexBlock = tuple[str, int, bytes]
 """A file's path, a position, and the bytes to write there."""
 
@@ -210,10 +213,16 @@ class SegmentIndex:
         return header.base_offset == self.offsets.base_offset + self.offsets.offsets[-1]
 
     def _catch_up(self, file: DiskFile, size_bytes: int) -> None:
-        start = self.offsets.positions[-1] if len(self.offsets) else 0
+        base_offset = next_offset = self.offsets.base_offset
+        start = 0
+        if len(self.offsets):
+            start, next_offset = self.offsets.positions[-1], base_offset + self.offsets.offsets[-1]
         self.fault = None
         try:
             for position, header in walk_headers(file, start, size_bytes):
+                if not next_offset <= header.base_offset <= base_offset + _RELATIVE_OFFSET_MAX:
+                    raise CorruptBatch(f"offset {header.base_offset} where {next_offset} is next")
+                next_offset = header.next_offset
                 self.note(header.base_offset, header.max_timestamp, position)
                 if header.attributes & CONTROL:
                     self.aborted.note(header, marker_at(file, position, header))

@@ -13,16 +13,17 @@ from tidemill.wire.batch import (
     BatchHeader,
     CorruptBatch,
     iter_headers,
+    verify,
 )
 from tidemill.wire.transaction_marker import TransactionMarker, read_marker
 
 __all__ = [
-    "check_offsets",
     "check_order",
     "check_readable",
     "check_start",
     "cut_now",
     "read_markers",
+    "verify_stored",
 ]
 
 
@@ -38,14 +39,21 @@ def check_order(headers: Sequence[BatchHeader], *, next_offset: int, leader_epoc
     return size_bytes
 
 
-def check_offsets(chunks: Sequence[Buffer], *, next_offset_max: int) -> None:
-    """Raises CorruptBatch unless offsets rise and end in their segment: no checksum covers them."""
+def verify_stored(chunks: Sequence[Buffer], *, next_offset_max: int) -> None:
+    """Raises CorruptBatch unless these are whole batches of a segment that ends at this offset.
+
+    Checksums cover neither offsets nor lengths, so offsets must rise, and all bytes belong to one.
+    """
     next_offset = 0
     for chunk in chunks:
-        for _, header in iter_headers(chunk):
+        view, end = memoryview(chunk), 0
+        for position, header in iter_headers(view):
+            verify(view[position:], header)
             if not next_offset <= header.base_offset < next_offset_max:
                 raise CorruptBatch(f"offset {header.base_offset} where {next_offset} is the next")
-            next_offset = header.next_offset
+            next_offset, end = header.next_offset, position + header.size_bytes
+        if end != len(view):
+            raise CorruptBatch(f"{len(view) - end} bytes after offset {next_offset} are no batch")
 
 
 def read_markers(

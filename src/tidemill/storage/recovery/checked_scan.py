@@ -26,7 +26,7 @@ from tidemill.wire.batch import (
     read_header,
 )
 
-__all__ = ["CheckHeader", "CheckedScan", "FoundBatch", "try_find_batch_after"]
+__all__ = ["CheckHeader", "CheckedScan", "FoundBatch", "ends_by", "try_find_batch_after"]
 
 _MAGIC = bytes([MAGIC])
 _WINDOW_BYTES = MIB
@@ -157,6 +157,16 @@ class CheckedScan:
         if self._window.crc_of(self.position + ATTRIBUTES_AT, batch_end) != header.crc:
             raise CorruptBatch(f"checksum mismatch in the batch at byte {self.position}")
         return header
+
+
+def ends_by(end_offset: int) -> CheckHeader:
+    """Refuses batches that reach beyond the end of their segment."""
+
+    def check(header: BatchHeader, _next_offset: int) -> None:
+        if header.next_offset > end_offset:
+            raise CorruptBatch(f"offset {header.last_offset} in a segment up to {end_offset}")
+
+    return check
 
 
 def try_find_batch_after(

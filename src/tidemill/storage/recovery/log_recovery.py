@@ -33,7 +33,8 @@ from tidemill.storage.files.log_file_names import (
 )
 from tidemill.storage.index.segment_index import unlink_index_files
 from tidemill.storage.log.partition_log import LoadedState
-from tidemill.storage.recovery.checked_scan import CheckedScan
+from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX
+from tidemill.storage.recovery.checked_scan import CheckedScan, ends_by
 from tidemill.storage.recovery.clean_load import CheckpointedLog
 from tidemill.storage.recovery.recovery_report import PartitionReport
 from tidemill.storage.recovery.replayed_state import ReplayedState
@@ -193,6 +194,7 @@ class _Recovery:
                 end=segment.size_bytes,
                 next_offset=next_offset,
                 leader_epoch=epoch,
+                check=ends_by(self._end_offset_max(place)),
             )
             for found in scan:
                 self._state.note_scanned(found.header)
@@ -204,6 +206,13 @@ class _Recovery:
                 break
             place, position = place + 1, 0
         self._rewrite_and_sync(first_place, first_position)
+
+    def _end_offset_max(self, place: int) -> int:
+        """Up to where a segment can have offsets: damage in one would end the log far off."""
+        segments = self._walk.segments
+        if place + 1 < len(segments):
+            return segments[place + 1].base_offset
+        return segments[place].base_offset + RELATIVE_OFFSET_MAX + 1
 
     def _cut(self, place: int, position: int, offset: int, detail: str) -> None:
         """End the log before this byte of this segment."""

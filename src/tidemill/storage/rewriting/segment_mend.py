@@ -210,6 +210,12 @@ class SegmentMend:
         assert self.hole is not None
         self._go_on(self.hole.range.end_offset)
 
+    def fill_with_nothing(self) -> None:
+        """Put a batch without records into a hole that nobody can fill; for threads."""
+        assert self.hole is not None
+        self.new.write([self._fill_up_to(self.hole.range.end_offset)])
+        self._go_on(self.next_offset)
+
     def take(self, records: Buffer, *, may_have_gaps: bool) -> None:
         """Write batches of another replica, up to the one that must follow. Raises WrongBatches.
 
@@ -217,7 +223,7 @@ class SegmentMend:
         """
         hole = self.hole
         assert hole is not None
-        view = memoryview(records)
+        view, before = memoryview(records), self.next_offset
         chunks: list[Buffer] = []
         try:
             for position, header in iter_headers(view):
@@ -236,6 +242,8 @@ class SegmentMend:
             raise WrongBatches(error.detail) from error
         if hole.next_batch is None and self.next_offset == hole.range.end_offset:
             self._go_on(self.next_offset)
+        if self.hole is not None and self.next_offset == before:
+            raise WrongBatches("no whole batch came")
         self.new.write(chunks)
 
     def _check(self, header: BatchHeader, hole: Hole, *, may_have_gaps: bool) -> None:

@@ -13,8 +13,9 @@ from tidemill.server.handlers.data.cold_reads import ColdRead, ColdSlice
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.storage.log.interface import LogSlice
+from tidemill.storage.log.log_checks import verify_stored
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import CorruptBatch, iter_headers, verify
+from tidemill.wire.batch import CorruptBatch
 from tidemill.wire.generated.fetch import PartitionData
 from tidemill.wire.generated.replica_batches import ReplicaBatchesRequest, ReplicaBatchesResponse
 
@@ -33,14 +34,12 @@ def handle(context: DataContext, request: ReplicaBatchesRequest) -> Answer:
     )
     if found.load is not None:
         return _load(context, found)
-    records = found.chunks[0] if len(found.chunks) == 1 else b"".join(found.chunks)
     try:
-        for position, header in iter_headers(records):
-            verify(memoryview(records)[position:], header)
+        verify_stored(found.chunks, next_offset_max=log.log_end_offset)
     except CorruptBatch:
         log.doubt(offset)
         return ReplicaBatchesResponse(error_code=int(ErrorCode.KAFKA_STORAGE_ERROR))
-    return ReplicaBatchesResponse(records=records)
+    return ReplicaBatchesResponse(records=b"".join(found.chunks))
 
 
 async def _load(context: DataContext, found: LogSlice) -> ReplicaBatchesResponse:
