@@ -252,3 +252,49 @@ def test_a_host_that_is_killed_while_it_is_paused_never_goes_on():
 
     SimLoop(SeededRng(1)).run(main())
     assert seen == [1.0]
+
+
+def test_the_loop_tells_whose_code_has_run_since_it_was_asked():
+    told: list[set[SimHost | None]] = []
+    one, other, idle = SimHost("one"), SimHost("other"), SimHost("idle")
+
+    async def step() -> None:
+        """One turn of its host."""
+
+    async def main() -> None:
+        loop.take_ran()
+        _spawn(step(), one)
+        _spawn(step(), other)
+        _spawn(asyncio.sleep(9.0), idle)
+        await asyncio.sleep(1.0)
+        loop.take_ran()
+        _spawn(step(), one)
+        await asyncio.sleep(1.0)
+        told.append(loop.take_ran())
+
+    loop = SimLoop()
+    loop.run(main())
+    assert told == [{None, one}]
+
+
+def test_code_that_runs_while_the_loop_is_asked_is_told_again():
+    """It goes on after the answer, and may change something more."""
+    told: list[set[SimHost | None]] = []
+    caller, called = SimHost("caller"), SimHost("called")
+
+    def answer() -> None:
+        told.append(loop.take_ran())
+
+    async def call() -> None:
+        loop.take_ran()
+        loop.run_on(called, copy_context(), answer)
+        told.append(loop.take_ran())
+        told.append(loop.take_ran())
+
+    async def main() -> None:
+        _spawn(call(), caller)
+        await asyncio.sleep(1.0)
+
+    loop = SimLoop()
+    loop.run(main())
+    assert told == [{caller, called}, {caller, called}, {caller}]
