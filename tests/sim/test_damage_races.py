@@ -6,10 +6,18 @@ import asyncio
 
 from tests.sim.replicas import eventually, replica, replicas_agree
 from tests.sim.test_damage import RECORDS, closed, damage, log_of, verify
-from tests.sim.three_brokers import IDS, ORDERS, Bench, run
+from tests.sim.three_brokers import IDS, ORDERS, SEEDS, Bench, run
 from tidemill.replication.partition import Partition
 from tidemill.storage.files.disk import Buffer
+from tidemill.storage.files.log_file_names import SNAPSHOT_SUFFIX
 from tidemill.storage.state.log_damage import DamagedRange, LogDamage, store_damage
+from tidemill.wire.batch import iter_headers
+
+
+def positions(bench: Bench, broker_id: int, path: str) -> list[int]:
+    """Where the batches of a segment begin."""
+    data = bench.world.disk(broker_id).read_file(path)
+    return [position for position, _ in iter_headers(memoryview(data))]
 
 
 def test_I14_damage_that_is_known_below_the_log_start_keeps_no_follower_out():
@@ -30,6 +38,28 @@ def test_I14_damage_that_is_known_below_the_log_start_keeps_no_follower_out():
         await eventually(lambda: not log_of(bench, follower).damage)
 
     run(scenario, 0)
+
+
+@SEEDS
+def test_I14_a_follower_is_cut_whose_header_is_damaged_where_the_cut_is(seed):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        await asyncio.sleep(120.0)  # a checkpoint has passed it
+        follower = bench.followers[0]
+        active = log_of(bench, follower).segments.active
+        starts = positions(bench, follower, active.path)
+        assert len(starts) > 3
+        bench.world.crash(follower, power_loss=False)
+        disk = bench.world.disk(follower)
+        disk.flip_bit(active.path, starts[2] + 16)
+        for name in disk.list_names(active.directory):  # so producers are replayed from batches
+            if name.endswith(SNAPSHOT_SUFFIX):
+                disk.unlink(f"{active.directory}/{name}")
+        await bench.world.start_broker(follower)
+        await eventually(lambda: not log_of(bench, follower).damage)
+        await verify(bench)
+
+    run(scenario, seed)
 
 
 def test_I10_a_cut_while_another_replica_is_asked_ends_the_mend():

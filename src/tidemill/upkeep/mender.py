@@ -109,8 +109,12 @@ class Mender:
         cutter: LogCutter,
         ask: AskBatches,
         released: Callable[[Partition, float], None],
+        last_end_is_counted: Callable[[], bool],
     ) -> None:
-        """`released` hears of a partition that may be fetched again."""
+        """`released` hears of a partition that may be fetched again.
+
+        `last_end_is_counted`: the in-sync sets are those after this broker's last start.
+        """
         self._disk = disk
         self._directory = directory
         self._replicas = replicas
@@ -121,6 +125,7 @@ class Mender:
         self._cutter = cutter
         self._ask = ask
         self._released = released
+        self._last_end_is_counted = last_end_is_counted
         self._patients: dict[TopicPartition, _Patient] = {}
         """No more entries than there are logs."""
         self._has_patients = asyncio.Event()
@@ -183,7 +188,7 @@ class Mender:
                     await self._store(log_)
             except StorageFault as fault:
                 log.error("mending %s failed: %s", name, fault)
-            if not log_.damage.is_open:
+            if partition.as_follower.is_whole:
                 self._released(partition, 0.0)
         if is_done and not patient.doubtful and not log_.damage.to_mend:  # what was found meanwhile
             del self._patients[name]
@@ -214,7 +219,7 @@ class Mender:
     ) -> bool:
         image, offset = partition.image, log_.damage.cut_offset
         assert offset is not None
-        if image is None:
+        if image is None or not self._last_end_is_counted():
             return False
         if self._may_be_elected(partition):
             # It has led since, or leads: the others have what it has.
