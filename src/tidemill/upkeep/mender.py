@@ -415,6 +415,7 @@ class Mender:
             index_interval_bytes=log_.config.index_interval_bytes,
             following=partial(first_header, later),
             epoch_at=partial(_known_epoch, log_),
+            start_offset=log_.log_start_offset,
             has_gaps=log_.may_have_gaps,
             takes_rest=way is _Way.TAKE_REST,
             takes_all=way is _Way.TAKE_ALL,

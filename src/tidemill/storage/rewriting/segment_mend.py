@@ -86,14 +86,16 @@ class SegmentMend:
         index_interval_bytes: int,
         following: FollowingHeader,
         epoch_at: EpochAt,
+        start_offset: int = 0,
         has_gaps: bool = False,
         takes_rest: bool = False,
         takes_all: bool = False,
     ) -> None:
-        """`has_gaps`: compaction may have dropped batches."""
+        """`start_offset`: nobody needs what is below; `has_gaps`: compaction may have made some."""
         self._segment = segment
         self._following = following
         self._epoch_at = epoch_at
+        self._start_offset = start_offset
         self._has_gaps = has_gaps
         self._takes_rest = takes_rest
         self._takes_all = takes_all
@@ -259,7 +261,8 @@ class SegmentMend:
 
     def _check(self, header: BatchHeader, hole: Hole, *, may_have_gaps: bool) -> None:
         follows = header.base_offset == self.next_offset
-        if not follows and not (may_have_gaps and header.base_offset > self.next_offset):
+        may_skip = may_have_gaps or header.base_offset <= self._start_offset
+        if not follows and not (may_skip and header.base_offset > self.next_offset):
             raise WrongBatches(f"offset {header.base_offset} where {self.next_offset} is missing")
         if header.next_offset > hole.range.end_offset:
             raise WrongBatches(f"the batch at {header.base_offset} reaches beyond the damage")
@@ -289,7 +292,7 @@ class SegmentMend:
         end_offset = hole.range.end_offset
         filler: list[Buffer] = []
         if self.next_offset < end_offset:
-            if not may_have_gaps:
+            if not may_have_gaps and end_offset > self._start_offset:
                 raise WrongBatches(f"offset {self.next_offset} is missing there too")
             if self._resume is None or not self._has_gaps:
                 filler.append(self._fill_up_to(end_offset))

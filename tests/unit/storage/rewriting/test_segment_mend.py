@@ -45,7 +45,7 @@ class Place:
         """Damage one batch of the segment."""
         self.disk.flip_bit(self.segment.path, place * SIZE + byte)
 
-    def mend(self, **options: bool) -> SegmentMend:
+    def mend(self, **options: int) -> SegmentMend:
         log = self.log
         later = [one for one in log.segments if one.base_offset >= self.segment.next_offset]
         return SegmentMend(
@@ -224,3 +224,17 @@ def test_a_disk_that_is_full_while_valid_batches_are_copied_is_no_damage():
         mend.run_slice()
     assert mend.holes == []
     assert not mend.is_done
+
+
+@pytest.mark.parametrize("start_offset", [6, 7])
+def test_what_is_below_the_log_start_need_not_come_back(start_offset):
+    """Another replica answers from its log start on, here inside the damage."""
+    here = Place()
+    for place in (0, 1, 2):
+        here.flip(place)
+    here.other.advance_start(start_offset)
+    mend = here.mend(start_offset=start_offset)
+    here.run(mend, lambda offset: here.read(max(offset, start_offset)))
+    here.commit(mend)
+    kept = (start_offset - here.segment.base_offset) * SIZE
+    assert here.bytes_on_disk().endswith(here.before[kept:])
