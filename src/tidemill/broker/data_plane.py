@@ -263,6 +263,7 @@ def build_data_plane(
         cutter=cutter,
         ask=BatchAsker(batch_links).ask,
         released=followers.released,
+        last_end_is_counted=lambda: cluster.last_end_is_counted,
     )
     directory.on_failure = _take_offline(replicas, cluster)
     return DataPlane(

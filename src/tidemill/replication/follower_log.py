@@ -65,8 +65,9 @@ class FollowerLog:
         """Whether the leader may count us: not by fetches with holes behind them (I14).
 
         Who may be elected already goes on: it has the newest records, and others what it lacks.
+        After a recovery that found damage, the in-sync set that we know may be from before it.
         """
-        if self.is_being_cut:
+        if self.is_being_cut or self.log.damage.cut_offset is not None:
             return False
         partition = self._partition
         image = partition.image

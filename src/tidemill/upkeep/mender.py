@@ -64,6 +64,8 @@ class _Outcome(Enum):
     NOT_NOW = auto()
     DAMAGED_TOO = auto()
     """The other replica has not mended the same offsets yet."""
+    DIFFERS = auto()
+    """The leader's log is another one where this log is damaged."""
     NEVER = auto()
 
 
@@ -107,8 +109,12 @@ class Mender:
         cutter: LogCutter,
         ask: AskBatches,
         released: Callable[[Partition, float], None],
+        last_end_is_counted: Callable[[], bool],
     ) -> None:
-        """`released` hears of a partition that may be fetched again."""
+        """`released` hears of a partition that may be fetched again.
+
+        `last_end_is_counted`: the in-sync sets are those after this broker's last start.
+        """
         self._disk = disk
         self._directory = directory
         self._replicas = replicas
@@ -119,9 +125,12 @@ class Mender:
         self._cutter = cutter
         self._ask = ask
         self._released = released
+        self._last_end_is_counted = last_end_is_counted
         self._patients: dict[TopicPartition, _Patient] = {}
         """No more entries than there are logs."""
         self._has_patients = asyncio.Event()
+        self._cuts_before = 0
+        """Of the log that is being mended, when that began."""
 
     # --- what is to be mended ---------------------------------------------------------------------
 
@@ -167,8 +176,11 @@ class Mender:
 
     async def _treat(self, name: TopicPartition, patient: _Patient) -> None:
         log_, partition = self._directory.get(name), self._replicas.find(*name)
-        is_done = log_ is None or self._directory.failure is not None
-        if log_ is not None and partition is not None and partition.log is log_:
+        if log_ is None or self._directory.failure is not None:
+            del self._patients[name]
+            return
+        is_done = False
+        if partition is not None and partition.log is log_:
             before = log_.damage.encode()
             try:
                 is_done = await self._mend(partition, log_, patient)
@@ -176,9 +188,9 @@ class Mender:
                     await self._store(log_)
             except StorageFault as fault:
                 log.error("mending %s failed: %s", name, fault)
-            if not log_.damage.is_open:
+            if partition.as_follower.is_whole:
                 self._released(partition, 0.0)
-        if is_done:
+        if is_done and not patient.doubtful and not log_.damage.to_mend:  # what was found meanwhile
             del self._patients[name]
         else:
             patient.postpone(self._clock.monotonic())
@@ -193,6 +205,8 @@ class Mender:
         if log_.damage.cut_offset is not None and not await self._try_cut(partition, log_, patient):
             return False
         await self._store(log_)  # before anything else: a crash must not hide it
+        if log_.is_closed:
+            return True  # its topic is gone, and another one may have its directory
         is_done = True
         for segment in reversed(self._segments(log_, patient)):
             is_done = await self._try_mend_segment(partition, log_, segment, patient) and is_done
@@ -205,9 +219,9 @@ class Mender:
     ) -> bool:
         image, offset = partition.image, log_.damage.cut_offset
         assert offset is not None
-        if image is None:
+        if image is None or not self._last_end_is_counted():
             return False
-        if partition.is_leader or self._broker_id in (*image.isr, *image.elr):
+        if self._may_be_elected(partition):
             # It has led since, or leads: the others have what it has.
             log_.damage.cut_offset = None
             found = [one for one in log_.segments if one.next_offset > offset and one.size_bytes]
@@ -222,10 +236,21 @@ class Mender:
 
         log.error("%s: cut at offset %d, to be fetched again from there", log_.directory, offset)
         plan = partial(log_.plan_truncation, offset)
-        await self._cutter.cut(partition.as_follower, plan, is_wanted=is_wanted)
+        try:
+            await self._cutter.cut(partition.as_follower, plan, is_wanted=is_wanted)
+        except KafkaError as error:  # damage before the cut, too: the next try drops the segment
+            log.error("%s cannot be cut at offset %d: %s", log_.directory, offset, error)
+            log_.damage.cut_offset = log_.segments.holding(max(0, offset - 1)).base_offset
+            return False
         if offset >= log_.log_end_offset:
             log_.damage.cut_to(log_.log_end_offset)
         return log_.damage.cut_offset is None
+
+    def _may_be_elected(self, partition: Partition) -> bool:
+        image = partition.image
+        if image is None or partition.is_leader:
+            return True
+        return self._broker_id in (*image.isr, *image.elr)
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -245,6 +270,7 @@ class Mender:
         if is_busy or not log_.is_at_rest(segment):
             return False
         log_.is_being_rewritten = True
+        self._cuts_before = log_.cuts
         try:
             return await self._mend_segment(partition, log_, segment, patient)
         except LogChanged:
@@ -270,6 +296,11 @@ class Mender:
                 self._healed(log_, segment, patient)
                 return True
             outcomes.append(outcome)
+        if _Outcome.DIFFERS in outcomes and not self._may_be_elected(partition):
+            # A fetch would tell where the logs part, but it fetches nothing: so it is cut here.
+            ranges = log_.damage.to_mend
+            log_.damage.cut_offset = min((one.start_offset for one in ranges), default=None)
+            return False
         if not self._must_give_up(partition, outcomes, patient):
             return False
         holes = await self._survey(log_, segment)
@@ -360,8 +391,7 @@ class Mender:
                 return await self._attempt(source, partition, log_, segment, way)
             except WrongBatches as error:
                 log.warning("%s: broker %d cannot mend it: %s", log_.directory, source, error)
-        # A log that differs from its leader's is cut by its leader's epochs.
-        return _Outcome.NEVER if partition.is_leader else _Outcome.NOT_NOW
+        return _Outcome.NEVER if partition.is_leader else _Outcome.DIFFERS
 
     async def _attempt(
         self,
@@ -400,6 +430,7 @@ class Mender:
             index_interval_bytes=log_.config.index_interval_bytes,
             following=partial(first_header, later),
             epoch_at=partial(_known_epoch, log_),
+            start_offset=log_.log_start_offset,
             has_gaps=log_.may_have_gaps,
             takes_rest=way is _Way.TAKE_REST,
             takes_all=way is _Way.TAKE_ALL,
@@ -416,9 +447,10 @@ class Mender:
         return records
 
     async def _run(self, log_: FilePartitionLog, step: Callable[[], None]) -> None:
-        cuts = log_.cuts
-        await self._disk.run(step, DiskWork.BACKGROUND)
-        if log_.cuts != cuts:
+        """Raises LogChanged, also if the log was cut while another replica was asked."""
+        if log_.cuts == self._cuts_before:
+            await self._disk.run(step, DiskWork.BACKGROUND)
+        if log_.cuts != self._cuts_before:
             raise LogChanged
 
     async def _commit(

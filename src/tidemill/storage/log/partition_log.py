@@ -104,6 +104,7 @@ class FilePartitionLog:
         self.producers = state.producers
         self.damage = state.damage
         self.damage.cut_to(self.log_end_offset)
+        self.damage.start_at(self.log_start_offset)
         self.progress = FlushProgress(
             disk,
             self.segments,

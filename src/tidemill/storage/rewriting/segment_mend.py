@@ -54,6 +54,8 @@ EpochAt = Callable[[int], int | None]
 """Which leader epoch wrote an offset, as this log knows it; None: it does not."""
 FollowingHeader = Callable[[], BatchHeader | None]
 """The first batch after the segment; None while there is none. May wait for the disk."""
+_OwnBatch = tuple[BatchHeader, Buffer]
+"""Its header; and its bytes, if it is a transaction's marker."""
 
 
 class WrongBatches(Exception):
@@ -84,14 +86,16 @@ class SegmentMend:
         index_interval_bytes: int,
         following: FollowingHeader,
         epoch_at: EpochAt,
+        start_offset: int = 0,
         has_gaps: bool = False,
         takes_rest: bool = False,
         takes_all: bool = False,
     ) -> None:
-        """`has_gaps`: compaction may have dropped batches."""
+        """`start_offset`: nobody needs what is below; `has_gaps`: compaction may have made some."""
         self._segment = segment
         self._following = following
         self._epoch_at = epoch_at
+        self._start_offset = start_offset
         self._has_gaps = has_gaps
         self._takes_rest = takes_rest
         self._takes_all = takes_all
@@ -123,13 +127,9 @@ class SegmentMend:
         if self._takes_all:
             self._open_hole(None)
             return
-        try:
-            is_intact = self._copy_some()
-        except StorageFault as fault:  # sectors that cannot be read: nothing after them counts
-            self._scan.damage = str(fault)
-            self._open_hole(None)
-            return
-        if not is_intact:
+        if not self._copy_some():
+            self._open_hole(None)  # nothing after sectors that cannot be read counts
+        elif self._scan.damage is not None:
             self._open_hole(None if self._takes_rest else self._try_resume())
         elif self._scan.position >= self._segment.size_bytes:
             self._finish()
@@ -145,20 +145,41 @@ class SegmentMend:
             raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} instead of {known}")
 
     def _copy_some(self) -> bool:
-        """False if damage follows."""
-        start = self._scan.position
-        for found in self._scan:
-            header = found.header
-            marker = (
-                self._file.pread(header.size_bytes, found.position) if header.is_control else b""
-            )
+        """False if what follows cannot be read. A fault of the new file is raised."""
+        batches, data, is_readable = self._read_some()
+        for header, marker in batches:
             self._note(header, marker)
-            if self._scan.position - start >= SLICE_BYTES:
-                break
-        end = self._scan.position
-        if end > start:
-            self.new.write([self._file.pread(end - start, start)])
-        return self._scan.damage is None
+        self.new.write([data])
+        return is_readable
+
+    def _read_some(self) -> tuple[list[_OwnBatch], Buffer, bool]:
+        """Valid batches and their bytes; whether the next ones can be read."""
+        start = end = self._scan.position
+        batches: list[_OwnBatch] = []
+        is_readable = True
+        try:
+            for found in self._scan:
+                batches.append((found.header, self._read_marker(found)))
+                end = self._scan.position
+                if end - start >= SLICE_BYTES:
+                    break
+        except (CorruptBatch, StorageFault):
+            is_readable = False
+        try:
+            data = self._file.pread(end - start, start)
+        except StorageFault:
+            batches, data, end, is_readable = [], b"", start, False
+        self._scan.position = end
+        return batches, data, is_readable
+
+    def _read_marker(self, found: FoundBatch) -> Buffer:
+        """The bytes of a transaction's marker; none of another batch. Raises CorruptBatch."""
+        header = found.header
+        if not header.is_control:
+            return b""
+        marker = self._file.pread(header.size_bytes, found.position)
+        read_marker(memoryview(marker), header)
+        return marker
 
     def _note(self, header: BatchHeader, batch: Buffer) -> None:
         """`batch`: its bytes, needed of a transaction's marker."""
@@ -248,7 +269,8 @@ class SegmentMend:
 
     def _check(self, header: BatchHeader, hole: Hole, *, may_have_gaps: bool) -> None:
         follows = header.base_offset == self.next_offset
-        if not follows and not (may_have_gaps and header.base_offset > self.next_offset):
+        may_skip = may_have_gaps or header.base_offset <= self._start_offset
+        if not follows and not (may_skip and header.base_offset > self.next_offset):
             raise WrongBatches(f"offset {header.base_offset} where {self.next_offset} is missing")
         if header.next_offset > hole.range.end_offset:
             raise WrongBatches(f"the batch at {header.base_offset} reaches beyond the damage")
@@ -278,7 +300,7 @@ class SegmentMend:
         end_offset = hole.range.end_offset
         filler: list[Buffer] = []
         if self.next_offset < end_offset:
-            if not may_have_gaps:
+            if not may_have_gaps and end_offset > self._start_offset:
                 raise WrongBatches(f"offset {self.next_offset} is missing there too")
             if self._resume is None or not self._has_gaps:
                 filler.append(self._fill_up_to(end_offset))

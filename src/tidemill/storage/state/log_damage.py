@@ -112,8 +112,9 @@ class LogDamage:
         self._keep(left)
 
     def give_up(self, one: DamagedRange) -> None:
-        """No replica has it."""
-        self.note(one)
+        """No replica has it. It stays apart from what it touches, which may have another fate."""
+        self.mended(one.start_offset, one.end_offset)
+        self._keep(sorted([*self._ranges, one]))
         self._given_up.add(one)
 
     def cut_to(self, offset: int) -> None:

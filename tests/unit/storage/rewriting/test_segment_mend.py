@@ -7,10 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.batches import append, batch, fill, flush
+from tidemill.core.errors import DiskFull, StorageFault
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
+from tidemill.storage.recovery import checked_scan
 from tidemill.storage.rewriting.new_segment import swap_steps
 from tidemill.storage.rewriting.segment_mend import SegmentMend, WrongBatches, first_header
 from tidemill.testing.sim.disk import SimDisk
@@ -43,7 +45,7 @@ class Place:
         """Damage one batch of the segment."""
         self.disk.flip_bit(self.segment.path, place * SIZE + byte)
 
-    def mend(self, **options: bool) -> SegmentMend:
+    def mend(self, **options: int) -> SegmentMend:
         log = self.log
         later = [one for one in log.segments if one.base_offset >= self.segment.next_offset]
         return SegmentMend(
@@ -184,3 +186,55 @@ def test_an_attempt_that_ends_leaves_no_files():
     mend.run_slice()
     mend.new.discard()
     assert not [name for name in here.disk.list_names("/own-0") if name.endswith(".cleaned")]
+
+
+@pytest.mark.parametrize("unreadable", range(1, 4))
+def test_batches_before_a_sector_that_cannot_be_read_are_kept(unreadable, monkeypatch):
+    """The scan reads in windows; here the second one fails, or what is copied after the scan."""
+    monkeypatch.setattr(checked_scan, "_WINDOW_BYTES", 2 * SIZE)
+    here = Place()
+    mend = here.mend()
+    reads = 0
+
+    def fail_later(disk: SimDisk, path: str) -> None:
+        nonlocal reads
+        reads += path == here.segment.path
+        if reads > unreadable:
+            raise StorageFault("input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            SimDisk,
+            "maybe_fail",
+            lambda disk, call, path: fail_later(disk, path) if call == "pread" else None,
+        )
+        mend.run_slice()
+    while mend.hole is not None:
+        mend.take(here.read(mend.next_offset), may_have_gaps=False)
+    here.run(mend)
+    here.commit(mend)
+    assert here.bytes_on_disk() == here.before
+
+
+def test_a_disk_that_is_full_while_valid_batches_are_copied_is_no_damage():
+    here = Place()
+    mend = here.mend()
+    here.disk.set_capacity(0)
+    with pytest.raises(DiskFull):
+        mend.run_slice()
+    assert mend.holes == []
+    assert not mend.is_done
+
+
+@pytest.mark.parametrize("start_offset", [6, 7])
+def test_what_is_below_the_log_start_need_not_come_back(start_offset):
+    """Another replica answers from its log start on, here inside the damage."""
+    here = Place()
+    for place in (0, 1, 2):
+        here.flip(place)
+    here.other.advance_start(start_offset)
+    mend = here.mend(start_offset=start_offset)
+    here.run(mend, lambda offset: here.read(max(offset, start_offset)))
+    here.commit(mend)
+    kept = (start_offset - here.segment.base_offset) * SIZE
+    assert here.bytes_on_disk().endswith(here.before[kept:])

@@ -110,3 +110,16 @@ def test_everything_is_in_doubt_if_the_file_is_damaged_itself(disk):
     disk.flip_bit("/t-0/damage", 20)
     with pytest.raises(KafkaError):
         load_damage(disk, "/t-0").readable_end(0, END)
+
+
+def test_ranges_side_by_side_in_two_segments_are_both_given_up():
+    damage = noted((10, 30))
+    damage.give_up(DamagedRange(20, 30))  # newest first
+    assert damage.to_mend == [HOLE]
+    damage.give_up(HOLE)
+    assert damage.to_mend == []
+    assert not damage.is_open
+    for offset in (10, 20):
+        with pytest.raises(KafkaError) as refused:
+            damage.readable_end(offset, END)
+        assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
