@@ -29,6 +29,7 @@ from tidemill.replication.partition_settings import PartitionSettings
 from tidemill.replication.replica_manager import ReplicaManager, log_config_of, settings_of
 from tidemill.storage.log.interface import LogConfig, LogCut, PartitionLog
 from tidemill.storage.state.leader_epochs import LeaderEpochs
+from tidemill.storage.state.log_damage import LogDamage
 
 __all__ = [
     "NAME",
@@ -171,6 +172,7 @@ class ModelLog:
 
     log_start_offset = 0
     producers = _NoProducers()
+    damage = LogDamage()
     config = log_config_of(CONFIG)
 
     def __init__(self, copy: Copy) -> None:

@@ -45,6 +45,7 @@ from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.rewriting.new_segment import LogChanged, swap_steps
 from tidemill.storage.rewriting.segment_mend import Hole, SegmentMend, WrongBatches, first_header
+from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.log_damage import DamagedRange, store_damage
 
 __all__ = ["Mender"]
@@ -86,6 +87,12 @@ class _Patient:
     """Base offsets of segments to be checked."""
     tries: int = 0
     due_at: float = 0.0
+    damaged_everywhere: int = 0
+    """How often in a row all others have said that they are mending the same."""
+    source: int | None = None
+    """The replica whose compacted log this one becomes: it must not be a mixture of two."""
+    replaced: set[int] = field(default_factory=set)
+    """Base offsets of segments that are that replica's already."""
 
     def postpone(self, now: float) -> None:
         self.due_at = now + min(REST_S_MAX, LOOK_INTERVAL_S * 2.0 ** min(self.tries, 10))
@@ -283,19 +290,27 @@ class Mender:
     ) -> bool:
         await self._disk.run(lambda: log_.may_have_gaps, DiskWork.BACKGROUND)  # known from now on
         sources = self._sources(partition)
-        if not (log_.may_have_gaps and _is_in_doubt_whole(segment, log_)):
+        takes_over = log_.may_have_gaps and _is_in_doubt_whole(segment, log_)
+        if takes_over:
+            sources = _one_source(sources, patient)
+        else:
             holes = await self._survey(log_, segment)
             if not holes:
                 self._healed(log_, segment, patient)
                 return True
             self._note_holes(log_, holes, has_sources=bool(sources))
+            if log_.may_have_gaps and sources:
+                return False  # the next look takes over all segments, newest first
         outcomes = []
         for source in sources:
             outcome = await self._copy_from(source, partition, log_, segment)
+            if outcome is _Outcome.MENDED and takes_over:
+                return self._taken_over(log_, segment, patient, source)
             if outcome is _Outcome.MENDED:
                 self._healed(log_, segment, patient)
                 return True
             outcomes.append(outcome)
+        patient.source = None  # another one is taken, from the beginning
         if _Outcome.DIFFERS in outcomes and not self._may_be_elected(partition):
             # A fetch would tell where the logs part, but it fetches nothing: so it is cut here.
             ranges = log_.damage.to_mend
@@ -319,6 +334,19 @@ class Mender:
             end_offset = log_.segments.active.base_offset
             log_.damage.note(DamagedRange(log_.log_start_offset, end_offset))
 
+    def _taken_over(
+        self, log_: FilePartitionLog, segment: Segment, patient: _Patient, source: int
+    ) -> bool:
+        """Whether all closed segments are those of the other replica: only then they are whole."""
+        patient.source = source
+        patient.replaced.add(segment.base_offset)
+        end_offset = log_.segments.active.base_offset
+        if any(one.base_offset not in patient.replaced for one in log_.segments if one.is_closed):
+            return False
+        log_.damage.mended(0, end_offset)
+        patient.doubtful.clear()
+        return True
+
     def _healed(self, log_: FilePartitionLog, segment: Segment, patient: _Patient) -> None:
         log_.damage.mended(segment.base_offset, segment.next_offset)
         patient.doubtful.discard(segment.base_offset)
@@ -339,9 +367,11 @@ class Mender:
         """Whether nobody can have what is missing."""
         if not outcomes:
             return partition.is_leader
-        if patient.tries >= DAMAGED_TOO_TRIES_MAX and partition.is_leader:
-            return _Outcome.NOT_NOW not in outcomes
-        return all(outcome is _Outcome.NEVER for outcome in outcomes)
+        if all(outcome is _Outcome.NEVER for outcome in outcomes):
+            return True
+        is_everywhere = all(one in (_Outcome.NEVER, _Outcome.DAMAGED_TOO) for one in outcomes)
+        patient.damaged_everywhere = patient.damaged_everywhere + 1 if is_everywhere else 0
+        return partition.is_leader and patient.damaged_everywhere >= DAMAGED_TOO_TRIES_MAX
 
     def _give_up(self, log_: FilePartitionLog, segment: Segment, holes: Sequence[Hole]) -> None:
         log_.damage.mended(segment.base_offset, segment.next_offset)
@@ -429,7 +459,9 @@ class Mender:
             segment,
             index_interval_bytes=log_.config.index_interval_bytes,
             following=partial(first_header, later),
-            epoch_at=partial(_known_epoch, log_),
+            epoch_at=partial(
+                _known_epoch, LeaderEpochs(log_.epochs.entries()), log_.log_start_offset
+            ),
             start_offset=log_.log_start_offset,
             has_gaps=log_.may_have_gaps,
             takes_rest=way is _Way.TAKE_REST,
@@ -460,7 +492,7 @@ class Mender:
         async with self._log_changes:
             await self._run(log_, mend.new.pin_sources)
             try:
-                if way is _Way.TAKE_ALL:
+                if way is _Way.TAKE_ALL and log_.config.compacts:
                     lower = partial(log_.clean_point.lower_to, segment.base_offset)
                     await self._run(log_, lower)
                 await self._run(log_, mend.new.sync)
@@ -494,15 +526,25 @@ def _is_in_doubt_whole(segment: Segment, log_: FilePartitionLog) -> bool:
 def _is_touched(segment: Segment, log_: FilePartitionLog, patient: _Patient) -> bool:
     if not segment.size_bytes and segment is log_.segments.active:
         return False
+    if segment.base_offset in patient.replaced:
+        return False
     return segment.base_offset in patient.doubtful or any(
         one.start_offset < segment.next_offset and segment.base_offset < one.end_offset
         for one in log_.damage.to_mend
     )
 
 
-def _known_epoch(log_: FilePartitionLog, offset: int) -> int | None:
+def _one_source(sources: list[int], patient: _Patient) -> list[int]:
+    """The one that segments were taken from already; all, if there is none or it is gone."""
+    if patient.source in sources:
+        return [one for one in sources if one == patient.source]
+    patient.replaced.clear()
+    return sources
+
+
+def _known_epoch(epochs: LeaderEpochs, log_start_offset: int, offset: int) -> int | None:
     """What is below the log start is forgotten."""
-    return None if offset < log_.log_start_offset else log_.epochs.epoch_at(offset)
+    return None if offset < log_start_offset else epochs.epoch_at(offset)
 
 
 def _outcome_of(error: KafkaError) -> _Outcome:

@@ -133,7 +133,7 @@ class LogLoader:
         replayed_from = 0 if report.rebuilt else max(state.snapshot_offsets, default=0)
         found = [damage.next_offset for damage in report.damage]
         if state.is_replayed:
-            ranges = state.damage.ranges
+            ranges = state.damage.to_mend
             found += [one.start_offset for one in ranges if one.end_offset > replayed_from]
         if not found:
             return

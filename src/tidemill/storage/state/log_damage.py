@@ -30,7 +30,7 @@ __all__ = ["DamagedRange", "LogDamage", "load_damage", "store_damage"]
 _KIND = b"DAMG"
 _VERSION = 1
 _CUT = Struct(">q")  # offset, or _NO_CUT
-_RANGE = Struct(">qq")  # first offset, the offset after the last
+_RANGE = Struct(">qq?")  # first offset, the offset after the last, whether it was given up
 _NO_CUT = -1
 _OFFSET_MAX = 2**63 - 1
 
@@ -139,8 +139,11 @@ class LogDamage:
         if not self:
             return None
         cut = _NO_CUT if self.cut_offset is None else self.cut_offset
-        pairs = [_RANGE.pack(one.start_offset, one.end_offset) for one in self._ranges]
-        return encode_checked(_KIND, _VERSION, b"".join([_CUT.pack(cut), *pairs]))
+        ranges = [
+            _RANGE.pack(one.start_offset, one.end_offset, one in self._given_up)
+            for one in self._ranges
+        ]
+        return encode_checked(_KIND, _VERSION, b"".join([_CUT.pack(cut), *ranges]))
 
 
 def _touch(one: DamagedRange, other: DamagedRange) -> bool:
@@ -153,10 +156,14 @@ def load_damage(disk: Disk, directory: str) -> LogDamage:
     try:
         payload = read_checked(disk, path, kind=_KIND, version=_VERSION)
         (cut,) = _CUT.unpack_from(payload)
-        ranges = [DamagedRange(*pair) for pair in _RANGE.iter_unpack(payload[_CUT.size :])]
+        stored = list(_RANGE.iter_unpack(payload[_CUT.size :]))
     except (StorageFault, StructError):
         return LogDamage([DamagedRange(0, _OFFSET_MAX)])
-    return LogDamage(ranges, cut_offset=None if cut == _NO_CUT else cut)
+    damage = LogDamage(cut_offset=None if cut == _NO_CUT else cut)
+    for start_offset, end_offset, is_given_up in stored:
+        one = DamagedRange(start_offset, end_offset)
+        damage.give_up(one) if is_given_up else damage.note(one)
+    return damage
 
 
 def store_damage(disk: Disk, directory: str, data: bytes | None) -> None:

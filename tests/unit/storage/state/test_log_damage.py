@@ -105,6 +105,13 @@ def test_damage_outlives_a_restart_until_it_is_gone(disk):
     assert disk.list_names("/t-0") == []
 
 
+def test_what_was_given_up_stays_so_over_a_restart(disk):
+    damage = noted((10, 20), (40, 50))
+    damage.give_up(HOLE)
+    store_damage(disk, "/t-0", damage.encode())
+    assert load_damage(disk, "/t-0").to_mend == [DamagedRange(40, 50)]
+
+
 def test_everything_is_in_doubt_if_the_file_is_damaged_itself(disk):
     store_damage(disk, "/t-0", LogDamage([HOLE]).encode())
     disk.flip_bit("/t-0/damage", 20)

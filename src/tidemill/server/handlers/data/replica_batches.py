@@ -29,7 +29,7 @@ def handle(context: DataContext, request: ReplicaBatchesRequest) -> Answer:
     offset = max(request.fetch_offset, log.log_start_offset)
     found = log.read(
         offset,
-        max_bytes=min(request.max_bytes, context.services.config.current.fetch_max_bytes),
+        max_bytes=max(0, min(request.max_bytes, context.services.config.current.fetch_max_bytes)),
         end_offset=log.log_end_offset,
     )
     if found.load is not None:
@@ -57,7 +57,7 @@ def _find(context: DataContext, request: ReplicaBatchesRequest) -> Partition:
     if partition is None or partition.topic_id != request.topic_id:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "its log is not open")
     if partition.offline:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, "the log directory is offline")
     if partition.as_follower.is_being_cut:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its log is being cut")
     return partition
