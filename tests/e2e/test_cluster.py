@@ -30,6 +30,7 @@ UNCLEAN = "the last end was not clean"
 _NOT_YET = {
     confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE,
     confluent_kafka.KafkaError._UNKNOWN_PARTITION,  # librdkafka's word for no leader
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,  # not any more, or not heard of yet
 }
 
 
@@ -72,24 +73,23 @@ def _wait_until_readable(bootstrap: str, topic: str) -> None:
 
     After an unclean end of all they first wait for a second replica (KIP-207).
     """
-    consumer = Confluent().consumer(bootstrap)
-    try:
-        for index in range(3):
-            place = confluent_kafka.TopicPartition(topic, index)
-            wait_until(
-                partial(_is_readable, consumer, place), f"{topic}-{index} does not become readable"
-            )
-    finally:
-        consumer.close()
+    for index in range(3):
+        place = confluent_kafka.TopicPartition(topic, index)
+        wait_until(
+            partial(_is_readable, bootstrap, place), f"{topic}-{index} does not become readable"
+        )
 
 
-def _is_readable(consumer: confluent_kafka.Consumer, asked: confluent_kafka.TopicPartition) -> bool:
+def _is_readable(bootstrap: str, asked: confluent_kafka.TopicPartition) -> bool:
+    consumer = Confluent().consumer(bootstrap)  # a new one: librdkafka keeps that nobody leads
     try:
         return consumer.get_watermark_offsets(asked, DEADLINE_S) is not None
     except confluent_kafka.KafkaException as error:
         if error.args[0].code() not in _NOT_YET:
             raise
         return False
+    finally:
+        consumer.close()
 
 
 def _values(name: str) -> list[bytes]:
