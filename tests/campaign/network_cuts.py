@@ -205,8 +205,9 @@ class CutRun:
         found = read_logs(self._bootstrap, logs)
         for load, log in zip(self._loads, logs, strict=True):
             self.summary.acknowledged += len(load.acknowledged)
-            lost = sum(found[log][one.offset] != one.value for one in load.acknowledged)
-            assert not lost, f"I1: {lost} acknowledged records of {log} are not there"
+            read = dict(enumerate(found[log]))
+            lost = [one for one in load.acknowledged if read.get(one.offset) != one.value]
+            assert not lost, f"I1: not there of {len(read)} records of {log}: {lost[:5]}"
             assert found[log] == load.sent[0, log], f"I3, I4: {log} has not what was sent, in order"
 
     def _end(self) -> None:
