@@ -36,10 +36,10 @@ SUPPORTED = """
 77 ShareGroupDescribe 1 1 | 78 ShareFetch 1 2 | 79 ShareAcknowledge 1 2
 90 DescribeShareGroupOffsets 0 1 | 91 AlterShareGroupOffsets 0 0
 92 DeleteShareGroupOffsets 0 0
-10001 ReplicaProgress 0 0 | 10002 ReplicaLogEnds 0 0
+10001 ReplicaProgress 0 0 | 10002 ReplicaLogEnds 0 0 | 10003 ReplicaBatches 0 0
 """
 """Written down from Kafka 4.3's protocol, InitProducerId 6 left out: it is not stable. The last
-two are ours."""
+three are ours."""
 
 
 def test_the_registry_has_exactly_the_supported_apis_and_versions():

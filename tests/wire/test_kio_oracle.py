@@ -91,7 +91,7 @@ def assert_same(ours: Any, theirs: Any, path: str) -> None:
 
 def test_kio_has_nearly_everything_we_have():
     missing = {case.name for case in ON_THE_WIRE} - {case.name for case in SHARED}
-    ours = ("ReplicaProgress", "ReplicaLogEnds")
+    ours = ("ReplicaProgress", "ReplicaLogEnds", "ReplicaBatches")
     assert missing == {f"{name}{part}" for name in ours for part in ("Request", "Response")}
     assert len(SHARED) >= 0.95 * len(ON_THE_WIRE)
 

@@ -88,9 +88,9 @@ class ColdRead:
         data = cold.data
         try:
             chunks, aborted = await self._context.services.disk.run(cold.read)
-        except CorruptBatch as error:
+        except CorruptBatch as damage:
             # The mender has been told. Clients come again; if it gives up, the log refuses them.
-            self._refuse(data, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, error.detail))
+            self._refuse(data, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, damage.detail))
             return
         except (KafkaError, StorageFault) as error:
             self._refuse(data, error)
