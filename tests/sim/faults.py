@@ -21,6 +21,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.replication.pulling.fetch_round import LaneLimits
+from tidemill.storage.state.log_damage import DamagedRange
 from tidemill.testing.sim.world import SESSION_TIMEOUT_S, SimWorld, host_name
 
 __all__ = [
@@ -370,7 +371,7 @@ class Faults:
         disk.set_capacity(None)
 
     async def _rot(self, broker_id: int) -> None:
-        """A byte of a record changes that all disks have, and a read has found it: it is mended."""
+        """A byte of a record changes that all disks have, and is found at once: it is mended."""
         place = self._try_draw_flushed_byte(broker_id)
         if place is None:
             return
@@ -405,6 +406,8 @@ class Faults:
         segment = log.segments.holding(offset)
         position, header = segment.finder().locate(offset)
         assert header is not None
+        # Memory has what the disk had, until it is read again: nobody is given the damaged bytes.
+        log.damage.note(DamagedRange(header.base_offset, header.next_offset))
         return segment.path, position + self._rng.below(header.size_bytes)
 
     async def _failing_disk(self, broker_id: int) -> None:

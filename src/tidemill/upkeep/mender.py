@@ -54,8 +54,8 @@ log = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 0.5
 REST_S_MAX = 5.0
-DAMAGED_TOO_TRIES_MAX = 10
-"""How often all others may say that they are mending the same, before it is given up."""
+DAMAGED_EVERYWHERE_TRIES_MAX = 10
+"""How often in a row all others must say that they lack the same, before it is given up."""
 
 AskBatches = Callable[[int, Partition, int], Awaitable[Buffer]]
 
@@ -88,7 +88,7 @@ class _Patient:
     tries: int = 0
     due_at: float = 0.0
     damaged_everywhere: int = 0
-    """How often in a row all others have said that they are mending the same."""
+    """How often in a row all others have said that they lack the same."""
     source: int | None = None
     """The replica whose compacted log this one becomes: it must not be a mixture of two."""
     replaced: set[int] = field(default_factory=set)
@@ -365,13 +365,12 @@ class Mender:
         self, partition: Partition, outcomes: Sequence[_Outcome], patient: _Patient
     ) -> bool:
         """Whether nobody can have what is missing."""
-        if not outcomes:
-            return partition.is_leader
-        if all(outcome is _Outcome.NEVER for outcome in outcomes):
-            return True
+        if not outcomes or not partition.is_leader:
+            return partition.is_leader or _Outcome.NEVER in outcomes
+        # Replicas that are behind, or are being moved, lack for a while what they will have.
         is_everywhere = all(one in (_Outcome.NEVER, _Outcome.DAMAGED_TOO) for one in outcomes)
         patient.damaged_everywhere = patient.damaged_everywhere + 1 if is_everywhere else 0
-        return partition.is_leader and patient.damaged_everywhere >= DAMAGED_TOO_TRIES_MAX
+        return patient.damaged_everywhere >= DAMAGED_EVERYWHERE_TRIES_MAX
 
     def _give_up(self, log_: FilePartitionLog, segment: Segment, holes: Sequence[Hole]) -> None:
         log_.damage.mended(segment.base_offset, segment.next_offset)
@@ -445,7 +444,7 @@ class Mender:
             log.error("%s cannot be mended while the disk is full: %s", log_.directory, full)
             return _Outcome.NOT_NOW
         except KafkaError as error:
-            return _outcome_of(error)
+            return _outcome_of(error, is_leader=partition.is_leader)
         finally:
             await self._disk.run(mend.new.discard, DiskWork.BACKGROUND)
         self._report(log_, mend, source)
@@ -547,9 +546,11 @@ def _known_epoch(epochs: LeaderEpochs, log_start_offset: int, offset: int) -> in
     return None if offset < log_start_offset else epochs.epoch_at(offset)
 
 
-def _outcome_of(error: KafkaError) -> _Outcome:
-    if error.code is ErrorCode.CORRUPT_MESSAGE or error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
+def _outcome_of(error: KafkaError, *, is_leader: bool) -> _Outcome:
+    if error.code is ErrorCode.CORRUPT_MESSAGE:
         return _Outcome.NEVER
+    if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # its log ends before
+        return _Outcome.NEVER if is_leader else _Outcome.DIFFERS
     if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
         return _Outcome.DAMAGED_TOO
     return _Outcome.NOT_NOW
