@@ -8,12 +8,13 @@ the file. Every step is a bisection in the index and a walk over at most one ind
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import final
 
 from tidemill.storage.index.header_walk import Source, walk_headers
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import TimedOffset
-from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
+from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader, CorruptBatch
 from tidemill.wire.marks import is_veiled
 from tidemill.wire.records import iter_records, try_find_timestamp, visible_times
 
@@ -93,7 +94,7 @@ class BatchFinder:
         if end_offset >= self._next_offset:
             stop = self._size_bytes
         elif offsets.position_before(end_offset) <= limit:
-            stop, _ = self.locate(end_offset)
+            stop = self._stop_before(end_offset, start)
         else:
             stop = limit + 1
         if stop <= limit:
@@ -153,6 +154,17 @@ class BatchFinder:
                 if start_offset <= offset < end_offset:
                     greatest = max(greatest, timestamp)
         return greatest
+
+    def _stop_before(self, end_offset: int, start: int) -> int:
+        """Where the batch begins that reaches `end_offset`, or damage that comes before it."""
+        try:
+            return self.locate(end_offset)[0]
+        except CorruptBatch:
+            stop = start
+        with suppress(CorruptBatch):  # the read that begins there finds it
+            for position, header in self._walk(start):
+                stop = position + header.size_bytes
+        return stop
 
     def _cut_at(self, start: int, limit: int) -> int:
         """The end of a batch at or before `limit`.

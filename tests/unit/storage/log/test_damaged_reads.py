@@ -11,6 +11,7 @@ from tidemill.storage.log.interface import LogConfig, end_of
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.recovery.clean_load import CheckpointedLog
 from tidemill.storage.recovery.log_recovery import recover
+from tidemill.storage.state.log_damage import DamagedRange
 from tidemill.testing.sim.disk import SimDisk
 
 SIZE = len(batch(0))
@@ -81,3 +82,15 @@ def test_bytes_that_were_verified_once_are_sent_without_a_copy():
     again = log.read(0, max_bytes=1 << 20, end_offset=RECORDS)
     assert again.load is None
     assert isinstance(again.chunks[0], memoryview)
+
+
+@pytest.mark.parametrize("byte", [LENGTH_AT, MAGIC_AT, MAGIC_AT + 10])
+def test_records_before_a_damaged_header_can_be_read(byte):
+    disk = SimDisk()
+    log = FilePartitionLog.create(disk, FileCache(disk), PATH, CONFIG)
+    written = fill(log, RECORDS)
+    flush(log)
+    disk.flip_bit(list(log.segments)[1].path, 4 * SIZE + byte, 4)
+    log.damage.note(DamagedRange(14, 15))
+    found = log.read(12, max_bytes=1 << 20, end_offset=RECORDS)
+    assert data_of(found) == b"".join(written[12:14])
