@@ -53,6 +53,7 @@ from tests.model.replica_state import (
 )
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.controller import decisions
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion, ToldEnds
@@ -159,10 +160,12 @@ class Model:
         for question, end in told:
             surveyed.ask(question, 0.0)
             surveyed.answer(question, end)
-        changes = decisions.reconcile(
-            image,
-            returned=decisions.returns(image),
-            told=lambda *place: surveyed.of(*place, image.brokers, 0.0),
+        changes = finished(
+            decisions.reconcile(
+                image,
+                returned=decisions.returns(image),
+                told=lambda *place: surveyed.of(*place, image.brokers, 0.0),
+            )
         )
         return changes[0].after if changes else meta.partition
 
@@ -253,7 +256,7 @@ class Model:
 
     def _after_hearing(self, one: int, broker: Broker, meta: Meta) -> Broker:
         manager, partition = thaw(one, broker, self._min_isr)
-        manager.apply(delta_to(broker.view, meta, self._min_isr))
+        finished(manager.apply(delta_to(broker.view, meta, self._min_isr)))
         return freeze(broker, manager, partition)._replace(view=meta)
 
     # --- leaders ---------------------------------------------------------------------------------

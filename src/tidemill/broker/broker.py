@@ -34,6 +34,7 @@ from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.core.loop.event_loop import report_broken_invariants
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.loop_watch import watch_loop
+from tidemill.core.loop.pacing import run_steps
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.net import AsyncioNet, Net
 from tidemill.core.rng import Rng, SystemRng
@@ -179,7 +180,7 @@ class Broker:
             directory_id=directory.meta.directory_id,
             seen=seen,
         )
-        self._follow_image()
+        await self._follow_image()
         self._spawn_loops()
         await self._serving.start(is_healthy=lambda: not self.failed)
         return bound
@@ -241,11 +242,13 @@ class Broker:
             failed=self._fail,
         )
 
-    def _follow_image(self) -> None:
+    async def _follow_image(self) -> None:
         """Take the roles that the image gives this broker, now and whenever it changes."""
         image = self.cluster.image
-        self.replicas.apply(difference(MetadataImage(cluster_id=image.cluster_id), image))
-        self.cluster.subscribe(self.replicas.apply)
+        known = difference(MetadataImage(cluster_id=image.cluster_id), image)
+        # Nobody reads the store meanwhile: no change can come between.
+        await run_steps(self.replicas.apply(known))
+        self.cluster.subscribe_in_steps(self.replicas.apply)
         self.cluster.subscribe(self._coordinators.metadata_changed)
 
     def _spawn_loops(self) -> None:

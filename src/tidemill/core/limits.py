@@ -240,8 +240,8 @@ NODE_INFLATED_BYTES_MAX = 16 * MIB
 """The same unpacked: what a forged value costs before it is refused (S46)."""
 PARTITIONS_PER_TOPIC_MAX = 100_000
 """Partitions of one topic that are read (S46)."""
-PARTITIONS_ENCODED_PER_SLICE = 2_000
-"""Partitions that are encoded or decoded in one slice of the loop: about 5 ms."""
+PARTITIONS_ENCODED_PER_SLICE = 500
+"""Partitions that are encoded, decoded or counted in one slice of the loop: up to 10 ms."""
 PARTITIONS_CHANGED_PER_SLICE = 250
 """Partitions of a request that are decided, or published, in one slice of the loop (S11)."""
 RETURNS_WAIT_S = 5.0

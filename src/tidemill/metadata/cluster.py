@@ -27,6 +27,7 @@ from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId, TopicPartition
+from tidemill.core.loop.steps import Steps
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
     ConfigChange,
@@ -177,6 +178,10 @@ class Cluster:
     def subscribe(self, on_delta: Callable[[Delta], None]) -> None:
         """Call `on_delta` with every change of the image, on the event loop, at once."""
         self._keeper.subscribe(on_delta)
+
+    def subscribe_in_steps(self, follow: Callable[[Delta], Steps[None]]) -> None:
+        """The same for long work; it is done before the next change, and before the answer."""
+        self._keeper.subscribe_in_steps(follow)
 
     # --- start, run, close -----------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from tidemill.core.config.keys import INT32_MAX
 from tidemill.core.errors import UserError
 from tidemill.core.ids import NO_LEADER, TopicId, is_legal_topic_name
 from tidemill.core.limits import METADATA_PAGES
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.head import HEAD, PARTS, SETTINGS, Head, page_path
 from tidemill.metadata.image.metadata_image import PartitionImage
@@ -68,7 +69,7 @@ def _converted(found: Mapping[str, Node]) -> list[tuple[str, bytes]]:
     head = Head().after(PARTS, epoch=0 if last_term is None else last_term.version)
     for page in range(METADATA_PAGES):
         on_page = [topic for topic in topics if page_of(topic.topic_id) == page]
-        kept[page_path(page)] = stored_fields.dump(page_value(head.seq, on_page))
+        kept[page_path(page)] = stored_fields.dump(finished(page_value(head.seq, on_page)))
     kept[SETTINGS] = stored_fields.dump(nodes.settings_value(head.seq, settings))
     kept[nodes.MEMBERS] = stored_fields.dump(nodes.members_value(head.seq, {}))
     kept[HEAD] = head.encode()

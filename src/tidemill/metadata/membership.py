@@ -82,19 +82,19 @@ class Membership:
         draft.set_cluster_id(
             await found_cluster(self._coord, self._rng, self._software, own_id=self.own_id)
         )
-        self._keeper.publish(draft)
+        await self._keeper.publish(draft)
 
     async def join(self) -> None:
         """Register in a new broker epoch, with everything read that there is."""
         await self.connect()
         await self._keeper.load(newest=True)
         self._check_version()
-        self._publish(await self._registration.make())
+        await self._publish(await self._registration.make())
         self._lease.registered = True
 
     async def update(self) -> None:
         """Let the registration say what it should. CoordConflict: it was removed."""
-        self._publish(await self._registration.update())
+        await self._publish(await self._registration.update())
 
     def resign(self) -> None:
         """The session is over, or its registration: this broker may not act any more."""
@@ -118,7 +118,7 @@ class Membership:
                 f"{seen[0]}.{seen[1]}: an old copy of it was put back; bring the newest one back"
             )
 
-    def _publish(self, broker: BrokerImage) -> None:
+    async def _publish(self, broker: BrokerImage) -> None:
         draft = ImageDraft(self._keeper.image)
         draft.put_broker(broker)
-        self._keeper.publish(draft)
+        await self._keeper.publish(draft)

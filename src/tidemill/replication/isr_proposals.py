@@ -84,7 +84,9 @@ class IsrProposals:
         except (KafkaError, StoreUnavailable) as error:
             log.warning("%d changes of in-sync sets are in doubt: %s", len(sent), error)
             answers = ()
+        pacer = Pacer(PARTITIONS_PER_SLICE)
         for index, (partition, proposal) in enumerate(sent):
+            await pacer.step()
             if index < len(answers):
                 _take_answer(partition, proposal, answers[index])
             else:

@@ -20,8 +20,16 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.core.loop.steps import Steps
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
-from tidemill.metadata.image.metadata_image import Delta, MetadataImage, PartitionImage, TopicImage
+from tidemill.metadata.image.metadata_image import (
+    DeletedTopic,
+    Delta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.flushing.flush_requests import FlushRequests
@@ -170,24 +178,26 @@ class ReplicaManager:
 
     # --- following the image ---------------------------------------------------------------------
 
-    def apply(self, delta: Delta) -> None:
-        """Bring the partitions of this broker in line with `delta.after`."""
+    def apply(self, delta: Delta) -> Steps[None]:
+        """Bring the partitions of this broker in line with `delta.after`, some in each step.
+
+        Between two steps some partitions have the roles of the image before: just as they have on a
+        broker that hears of the change a little later.
+        """
         self._follow_brokers(delta)
         is_news = self._follow_own_registration(delta.after)
+        yield from self._follow_restarts(delta)
         for gone in delta.topics_deleted:
-            before = delta.before.topics.get(gone.name)
-            for index in range(len(before.own_partitions) if before is not None else 0):
-                self._drop(TopicPartition(gone.name, index), gone.topic_id)
-                self._store.delete_unloaded(TopicPartition(gone.name, index), gone.topic_id)
+            yield from self._drop_topic(gone, delta.before.topics.get(gone.name))
         for name in delta.topics_changed:
-            self._apply_topic(delta.after.topics[name])
+            yield from self._apply_topic(delta.after.topics[name])
         if is_news:
-            self._take_leading_roles(delta.after)
+            yield from self._take_leading_roles(delta.after)
 
     def _follow_brokers(self, delta: Delta) -> None:
         if not delta.brokers_changed and not delta.members_changed:
             return
-        image, before = delta.after, delta.before.brokers
+        image = delta.after
         self.broker_epochs.registered = {one: image.brokers[one].epoch for one in image.brokers}
         self.broker_epochs.let_in = {
             broker.broker_id
@@ -196,10 +206,14 @@ class ReplicaManager:
             and not broker.failed
             and not broker.leaving
         }
+
+    def _follow_restarts(self, delta: Delta) -> Steps[None]:
         for broker_id in delta.brokers_changed:
-            known, now = before.get(broker_id), image.brokers.get(broker_id)
+            known, now = delta.before.brokers.get(broker_id), delta.after.brokers.get(broker_id)
             if known is None or now is None or known.epoch != now.epoch:
-                for partition in self:
+                for at, partition in enumerate(list(self)):
+                    if at and at % PARTITIONS_CHANGED_PER_SLICE == 0:
+                        yield
                     partition.follower_restarted(broker_id)
 
     def _follow_own_registration(self, image: MetadataImage) -> bool:
@@ -212,9 +226,11 @@ class ReplicaManager:
         self._untold = frozenset(() if member is None else member.untold)
         return before != (self._is_let_in, self._untold)
 
-    def _take_leading_roles(self, image: MetadataImage) -> None:
+    def _take_leading_roles(self, image: MetadataImage) -> Steps[None]:
         """Also of topics that have not changed: whether we are let in decides these roles."""
-        for partition in list(self):
+        for at, partition in enumerate(list(self)):
+            if at and at % PARTITIONS_CHANGED_PER_SLICE == 0:
+                yield
             now = image.partition(*partition.name)
             if now is not None and now.leader == self.broker_id:
                 self._take_role(partition, now)
@@ -232,10 +248,19 @@ class ReplicaManager:
                 image = topic.partitions[name.partition]
                 self._apply_partition(topic, name.partition, image, settings, log_config)
 
-    def _apply_topic(self, topic: TopicImage) -> None:
+    def _drop_topic(self, gone: DeletedTopic, before: TopicImage | None) -> Steps[None]:
+        for index in range(len(before.own_partitions) if before is not None else 0):
+            if index and index % PARTITIONS_CHANGED_PER_SLICE == 0:
+                yield
+            self._drop(TopicPartition(gone.name, index), gone.topic_id)
+            self._store.delete_unloaded(TopicPartition(gone.name, index), gone.topic_id)
+
+    def _apply_topic(self, topic: TopicImage) -> Steps[None]:
         settings = settings_of(topic)
         log_config = log_config_of(topic.config)
         for index, image in enumerate(topic.own_partitions):
+            if index and index % PARTITIONS_CHANGED_PER_SLICE == 0:
+                yield
             if self.broker_id in image.replicas:
                 self._apply_partition(topic, index, image, settings, log_config)
             else:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidemill.core.config.broker_config import Endpoint, broker_config
+from tidemill.core.loop.steps import finished
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
@@ -96,12 +97,25 @@ class SmallCluster:
     def stored_topics(self) -> dict[str, StoredTopic]:
         """All topics that are stored."""
         found = self.server.children(nodes.PAGES)
-        pages = [decode_page(int(path[-2:]), node.value) for path, node in found]
+        pages = [finished(decode_page(int(path[-2:]), node.value)) for path, node in found]
         return {topic.name: topic for page in pages for topic in page.topics}
 
     async def put(self, path: str, value: bytes) -> None:
         """Write a part of the metadata and the head, past all checks."""
         await self._put(path, value, self._next_head(path))
+
+    async def mend(self, path: str, value: bytes) -> None:
+        """The same with what was there before it was damaged, as the newest write."""
+        head = self._next_head(path)
+        fields = stored_fields.load(path, value, formats=range(9))
+        await self._put(path, stored_fields.dump({**fields._value, "seq": head.seq}), head)
+
+    async def put_back(self, path: str, value: bytes) -> None:
+        """Put a copy in place of a node; the head stays, so nobody hears of it."""
+        session = self.server.session()
+        await session.start()
+        await session.multi([self._op(path, value)])
+        await session.close()
 
     async def put_topic(self, topic: StoredTopic) -> None:
         """Store a topic as another version would."""
@@ -112,7 +126,7 @@ class SmallCluster:
             if page_of(one.topic_id) == page and one.name != topic.name
         ]
         head = self._next_head(page_path(page))
-        value = stored_fields.dump(page_value(head.seq, [*others, topic]))
+        value = stored_fields.dump(finished(page_value(head.seq, [*others, topic])))
         await self._put(page_path(page), value, head)
 
     def _next_head(self, path: str) -> Head:

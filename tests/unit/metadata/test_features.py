@@ -247,7 +247,7 @@ def test_S46_nobody_takes_office_who_has_never_read_the_settings(run):
             "levels that the cluster has agreed on, and does not guess them; put the newest good "
             "copy back"
         ]
-        await small.put(nodes.SETTINGS, good)
+        await small.mend(nodes.SETTINGS, good)
         await small.catch_up()
         assert again.may_act
         assert again.is_controller

@@ -67,7 +67,7 @@ def test_S46_I34_no_topic_is_made_while_a_bad_page_may_have_its_name(run):
         (again,) = await small.start(0, unclean=True)
         refused = await again.create_topics([TopicSpec(name="t"), TopicSpec(name="other")])
         assert {one.code for one in refused} == {ErrorCode.KAFKA_STORAGE_ERROR}
-        await small.put(path, node.value)
+        await small.mend(path, node.value)
         await small.catch_up()
         assert again.own_logs() == {
             (made.topic_id, index) for index in range(len(made.topic.partitions))
@@ -88,7 +88,7 @@ def test_S46_a_page_that_was_mended_is_read_again(run):
         assert node is not None
         await small.put(path, b"[]")
         await small.catch_up()
-        await small.put(path, node.value)
+        await small.mend(path, node.value)
         await small.catch_up()
         assert cluster.own_logs() == {
             (made.topic_id, index) for index in range(len(made.topic.partitions))

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import (
     ConfigChange,
@@ -19,6 +20,7 @@ from tidemill.metadata.controller.controller import (
 )
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, Head
+from tidemill.metadata.image.metadata_image import Delta
 from tidemill.metadata.image.topic_config import AlterOp
 
 SLICES = 4
@@ -203,6 +205,72 @@ def test_S11_many_partitions_hear_of_a_return_in_slices_and_who_was_let_in_comes
         assert sum(len(delta.topics_changed) for delta in deltas) == len(NAMES)
         assert [bool(delta.members_changed) for delta in deltas] == [False] * (SLICES - 1) + [True]
         assert turns >= 2 * (SLICES - 1)  # the changes are put into the draft in slices, too
+
+    run(scenario())
+
+
+def in_two_steps(
+    done: list[str], between: Callable[[], object] = lambda: None
+) -> Callable[[Delta], Steps[None]]:
+    """A subscriber that notes each half of its work."""
+
+    def follow(delta: Delta) -> Steps[None]:
+        done.append(f"first {delta.topics_changed}")
+        between()
+        yield
+        done.append(f"second {delta.topics_changed}")
+
+    return follow
+
+
+def test_a_change_is_answered_after_all_that_follows_from_it(run):
+    async def scenario() -> None:
+        (cluster,) = await SmallCluster().start(0)
+        done: list[str] = []
+        cluster.subscribe_in_steps(in_two_steps(done))
+        await cluster.create_topics(SPECS[:1])
+        assert done == ["first ('t0',)", "second ('t0',)"]
+
+    run(scenario())
+
+
+def test_what_follows_from_a_change_comes_to_its_end_if_the_request_is_cancelled(run):
+    """Else partitions would keep the roles of the image before: no later image names them."""
+
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        done: list[str] = []
+        creation = asyncio.ensure_future(cluster.create_topics(SPECS[:1]))
+        cluster.subscribe_in_steps(in_two_steps(done, creation.cancel))
+        await asyncio.wait([creation])
+        assert done == ["first ('t0',)"]
+        assert cluster.own_logs() is None  # no log is called a stray meanwhile
+        await cluster.create_topics(SPECS[1:2])
+        assert done[1:] == ["second ('t0',)", "first ('t1',)", "second ('t1',)"]
+        await small.catch_up()
+        assert cluster.own_logs() is not None
+
+    run(scenario())
+
+
+def test_a_lease_counts_with_a_change_after_all_that_follows_from_it(run):
+    """Who has one has acted on all that is older than two thirds of a session."""
+
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        coord, seen = small.members[0].coord, []
+        told = coord.caught_up
+
+        def caught_up(head_version: int) -> None:
+            seen.append("caught up")
+            told(head_version)
+
+        coord.caught_up = caught_up
+        cluster.subscribe_in_steps(in_two_steps(seen))
+        await cluster.create_topics(SPECS[:1])
+        assert seen == ["first ('t0',)", "second ('t0',)", "caught up"]
 
     run(scenario())
 

@@ -309,7 +309,7 @@ def test_a_return_that_a_bad_page_cannot_be_told_of_is_told_when_it_is_readable_
         member = clusters[0].image.members[2]
         assert member.untold
         assert 2 in partition(clusters[0]).isr
-        await small.put(page, good.value)
+        await small.mend(page, good.value)
         await small.catch_up()
         assert 2 not in partition(clusters[0]).isr
         assert not clusters[0].image.members[2].untold

@@ -6,12 +6,17 @@ import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
-from tidemill.metadata.image import nodes
+from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.image_keeper import ALL
 from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.metadata.image.page import page_of
+from tidemill.metadata.image.overrides import ALL_BROKERS, DRAINING
+from tidemill.metadata.image.page import page_of, page_value
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.override_writer import OverrideChange
 from tidemill.metadata.store.coord import Create, Delete, Node, Put
 from tidemill.metadata.store.memory_store import MemoryCoord
 
@@ -78,7 +83,7 @@ def test_S46_a_return_counts_when_the_members_can_be_read_again(run):
         await small.put(nodes.MEMBERS, b"?")
         small.crash(1)
         await small.start(1, unclean=True)
-        await small.put(nodes.MEMBERS, node.value)
+        await small.mend(nodes.MEMBERS, node.value)
         await small.catch_up()
         assert partition(cluster, "alone").leader == 1
         assert small.members[1].cluster.may_act
@@ -168,21 +173,78 @@ def test_S46_a_page_that_was_mended_in_its_place_is_read_before_the_next_change(
 # --- pages that were put back --------------------------------------------------------------------
 
 
+async def with_an_old_page() -> tuple[SmallCluster, str]:
+    """The page of `t` is that from before broker 1 ended."""
+    small, cluster = await two_brokers()
+    page = page_of(cluster.image.topics["t"].topic_id)
+    old = small.server.get(page_path(page))
+    assert old is not None
+    small.crash(1)
+    await small.catch_up()
+    assert partition(cluster).leader_epoch == 1
+    await small.put_back(page_path(page), old.value)
+    return small, page_path(page)
+
+
 def test_S46_I11_a_page_that_is_older_than_what_is_known_changes_nothing(run):
     async def scenario() -> None:
-        small, cluster = await two_brokers()
-        path = page_path(page_of(cluster.image.topics["t"].topic_id))
-        old = small.server.get(path)
-        assert old is not None
-        small.crash(1)
-        await small.catch_up()
-        now = partition(cluster)
-        assert now.leader_epoch == 1
-        seen = len(small.members[0].deltas)
-        await small.put(path, old.value)
+        small, path = await with_an_old_page()
+        cluster = small.members[0].cluster
+        now, seen = partition(cluster), len(small.members[0].deltas)
+        cluster._keeper.mark(ALL)
         await small.catch_up()
         assert all("t" not in one.topics_changed for one in small.members[0].deltas[seen:])
         assert partition(cluster) == now
         assert any(path in alarm for alarm in small.members[0].alarms)
+
+    run(scenario())
+
+
+def test_S46_I11_nobody_leads_by_a_page_that_was_old_at_its_start(run):
+    async def scenario() -> None:
+        small, path = await with_an_old_page()
+        small.crash(0)
+        (again, other) = await small.start(2, 0)
+        assert "t" not in again.image.topics
+        assert again.own_logs() is None
+        assert other.own_logs() is None
+        assert any(path in alarm for alarm in small.members[2].alarms)
+        (refused,) = await again.create_topics([TopicSpec(name="t", partitions=1)])
+        assert refused.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(scenario())
+
+
+def test_I34_a_topic_that_an_old_page_lacks_is_not_deleted(run):
+    async def scenario() -> None:
+        small, cluster = await two_brokers()
+        path = page_path(page_of(cluster.image.topics["t"].topic_id))
+        empty = stored_fields.dump(finished(page_value(1, [])))
+        await small.put_back(path, empty)
+        cluster._keeper.mark(ALL)
+        await small.catch_up()
+        assert "t" in cluster.image.topics
+        assert cluster.own_logs() is None
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("part", [nodes.MEMBERS, nodes.SETTINGS])
+def test_S46_members_and_settings_that_were_put_back_change_nothing(run, part):
+    async def scenario() -> None:
+        small, cluster = await two_brokers()
+        old = small.server.get(part)
+        assert old is not None
+        await small.start(2)
+        change = OverrideChange(owner=ALL_BROKERS, changes=[(DRAINING, AlterOp.SET, "true")])
+        await cluster.alter_overrides([change])
+        await small.catch_up()
+        image = cluster.image
+        await small.put_back(part, old.value)
+        cluster._keeper.mark(ALL)
+        await small.catch_up()
+        assert (cluster.image.members, cluster.image.overrides) == (image.members, image.overrides)
+        assert any(part in alarm for alarm in small.members[0].alarms)
+        assert not cluster._keeper.is_readable(part)
 
     run(scenario())

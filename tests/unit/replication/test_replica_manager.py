@@ -10,6 +10,7 @@ import pytest
 from tests.support.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -132,7 +133,7 @@ class Place:
     def _apply(self, draft: ImageDraft) -> None:
         delta = draft.finish()
         self.metadata = delta.after
-        self.replicas.apply(delta)
+        finished(self.replicas.apply(delta))
 
     def partition(self, topic: str = "t", index: int = 0) -> Partition:
         found = self.replicas.find(topic, index)

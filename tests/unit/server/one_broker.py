@@ -184,7 +184,7 @@ class OneBroker:
             broker_epoch=lambda: self.cluster.broker_epoch,
             hold_host=HoldHost(self.clock),
         )
-        self.cluster.subscribe(self.replicas.apply)
+        self.cluster.subscribe_in_steps(self.replicas.apply)
         obey_lag_limit(self.replicas, self.cluster.live)
         self.cluster.subscribe(self.coordinators.metadata_changed)
         self.services = self._services()

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import final
+from typing import TypeVar, final
 
-__all__ = ["Pacer", "next_turn", "run_slices"]
+from tidemill.core.loop.steps import Steps
+
+__all__ = ["Pacer", "next_turn", "run_slices", "run_steps"]
+
+_T = TypeVar("_T")
 
 
 async def next_turn() -> None:
@@ -20,6 +24,16 @@ async def next_turn() -> None:
 async def run_slices(run_slice: Callable[[], bool]) -> None:
     """Call `run_slice` once per turn until it returns True: all work is done."""
     while not run_slice():
+        await next_turn()
+
+
+async def run_steps(steps: Steps[_T]) -> _T:
+    """Run one step per turn; what the work returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # what the generator returns
         await next_turn()
 
 

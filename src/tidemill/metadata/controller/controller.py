@@ -21,6 +21,7 @@ from tidemill.core.ids import (
     is_legal_topic_name,
 )
 from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.placement import Load, count_replicas, place
 from tidemill.metadata.controller.store_writes import with_minimum_in_force
@@ -142,7 +143,7 @@ class TopicPlanner:
         self._spellings: dict[str, str] | None = None
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
 
-    def plan_topic(self, spec: TopicSpec, topic_id: TopicId) -> TopicImage:
+    def plan_topic(self, spec: TopicSpec, topic_id: TopicId) -> Steps[TopicImage]:
         """The new topic. A refused one leaves no trace in later plans."""
         self._check_name(spec)
         if spec.name in INTERNAL_TOPICS:
@@ -152,10 +153,12 @@ class TopicPlanner:
             partitions = self._viewed_partitions(spec, overrides)
         else:
             check_view_keys(overrides)
-            replicas = (
-                self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
-            )
-            partitions = tuple(new_partition(one) for one in replicas)
+            if spec.assignments:
+                replicas = self._chosen_replicas(spec)
+            else:
+                replicas = yield from self._placed_replicas(spec)
+            yield
+            partitions = tuple(map(new_partition, replicas))
         if self._spellings is not None:
             self._spellings[_collision_key(spec.name)] = spec.name
         made = TopicImage(
@@ -183,7 +186,7 @@ class TopicPlanner:
         self._views[base.name] += 1
         return base.partitions
 
-    def plan_partitions(self, spec: PartitionsSpec) -> TopicImage:
+    def plan_partitions(self, spec: PartitionsSpec) -> Steps[TopicImage]:
         """The topic with more partitions; their number cannot go down."""
         topic = _existing(self._image, spec.name)
         check_no_view(topic)
@@ -200,13 +203,14 @@ class TopicPlanner:
             detail = f"{spec.name} has {len(topic.partitions)} partitions; {spec.count} is not more"
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, detail)
         if spec.assignments is None:
-            replicas = self._place(more, topic.replication_factor)
+            replicas = yield from self._place(more, topic.replication_factor)
         else:
             if len(spec.assignments) != more:
                 detail = f"{len(spec.assignments)} assignments for {more} new partitions"
                 raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
             replicas = self._check_assignments(spec.assignments, topic.replication_factor)
-        added = tuple(new_partition(one) for one in replicas)
+        yield
+        added = tuple(map(new_partition, replicas))
         return replace(topic, partitions=topic.partitions + added)
 
     def plan_config(self, change: ConfigChange) -> TopicImage:
@@ -273,7 +277,7 @@ class TopicPlanner:
             self._spellings = {_collision_key(one): one for one in names}
         return self._spellings.get(key)
 
-    def _placed_replicas(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
+    def _placed_replicas(self, spec: TopicSpec) -> Steps[tuple[tuple[int, ...], ...]]:
         partitions, factor = spec.partitions, spec.replication_factor
         if partitions == _DEFAULT:
             partitions = self._config.num_partitions
@@ -285,14 +289,14 @@ class TopicPlanner:
         if factor < 1:
             detail = f"{factor} replicas; at least 1, or -1 for the default"
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
-        return self._place(partitions, factor)
+        return (yield from self._place(partitions, factor))
 
-    def _place(self, partitions: int, factor: int) -> tuple[tuple[int, ...], ...]:
+    def _place(self, partitions: int, factor: int) -> Steps[tuple[tuple[int, ...], ...]]:
         if factor > len(self._load):
-            detail = f"{factor} replicas need as many brokers; {len(self._load)} are live"
+            detail = f"{factor} replicas need as many brokers; {len(self._load)} can take some"
             raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
         self._check_count(partitions)
-        replicas = place(
+        replicas = yield from place(
             self._image.brokers, self._load, partitions=partitions, replication_factor=factor
         )
         return self._kept(replicas)

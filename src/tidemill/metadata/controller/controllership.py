@@ -22,7 +22,7 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
-from tidemill.core.loop.pacing import Pacer
+from tidemill.core.loop.pacing import Pacer, run_steps
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
@@ -59,7 +59,6 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     Return,
     TopicImage,
-    topic_slices,
 )
 from tidemill.metadata.image.overrides import broker_owner
 from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
@@ -126,6 +125,7 @@ class Controllership:
         self._heard_of: set[str] = set()
         """Topics of whose logs more is known; that may happen while a round writes."""
         keeper.subscribe(self._follow)
+        keeper.subscribe_in_steps(self._load.follow)
         self.term: int | None = None
         """The version of the controller epoch's node since this broker is the controller, as far as
         it knows; else None."""
@@ -135,7 +135,6 @@ class Controllership:
         return self._keeper.image
 
     def _follow(self, delta: Delta) -> None:
-        self._load.follow(delta)
         if delta.brokers_changed or delta.features_changed:
             self._all_unserved = True
         if self.term is not None:
@@ -276,18 +275,16 @@ class Controllership:
         topics: Collection[TopicImage] = image.topics.values()
         if not self._all_unserved and not returned and not tellable_pages(image, unread):
             topics = [image.topics[name] for name in sorted(self._unserved & image.topics.keys())]
-        changes: list[PartitionChange] = []
-        pacer = Pacer(1)
-        for some in topic_slices(topics):
-            await pacer.step()
-            changes += reconcile(
+        changes = await run_steps(
+            reconcile(
                 image,
-                some,
+                topics,
                 returned=returned,
                 waited_for=awaited,
                 led_lately=self._led_lately,
                 told=self._told,
             )
+        )
         self._report_new_disks(returned)
         self._report_kept_out(image)
         await self.change_partitions(changes, term=term, members=let_in(image, unread))
@@ -327,7 +324,7 @@ class Controllership:
             topic = image.topics[name]
             after = with_minimum_in_force(topic)
             if after is not topic and self.topics.is_writable(topic.topic_id):
-                draft.put_topic(altered_topic(topic, after))
+                draft.put_topic(await run_steps(altered_topic(topic, after)))
         await self.write(draft, term=term)
 
     def _awaited(self, image: MetadataImage) -> frozenset[int]:

@@ -11,12 +11,14 @@ not about to stop either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.controller.election import (
     ElectionRules,
     Live,
@@ -222,7 +224,7 @@ def reconcile(
     waited_for: Collection[int] = (),
     led_lately: LedLately = _nobody,
     told: Told = _nothing_told,
-) -> list[PartitionChange]:
+) -> Steps[list[PartitionChange]]:
     """The changes that bring partitions, of all topics or some, in line with the live brokers.
 
     `returned` are let in by the same change. Those that are `waited_for` do not count as dead yet.
@@ -233,9 +235,20 @@ def reconcile(
     chosen = image.topics.values() if topics is None else topics
     untold = any(member.untold for member in image.members.values())
     changes: list[PartitionChange] = []
+    seen = 0
     for topic in chosen:
         heard = _heard(image, topic, returned) if untold else returned
-        changes += _changes(topic, live, heard, led_lately, told)
+        rules = ElectionRules.of(topic)
+        for index, partition in enumerate(topic.own_partitions):  # a view follows its base
+            if seen and seen % PARTITIONS_CHANGED_PER_SLICE == 0:
+                yield
+            seen += 1
+            if not heard and _is_settled(partition, live):
+                continue
+            place = topic.topic_id, index
+            after = _reconciled(place, partition, live, rules, heard, led_lately, told)
+            if after != partition:
+                changes.append(PartitionChange(topic.topic_id, index, partition, after))
     return changes
 
 
@@ -250,27 +263,23 @@ def _heard(
     return heard
 
 
-def _changes(
-    topic: TopicImage,
+def _reconciled(
+    place: tuple[UUID, int],
+    partition: PartitionImage,
     live: Live,
+    rules: ElectionRules,
     returned: Mapping[int, Return],
     led_lately: LedLately,
     told: Told,
-) -> Iterator[PartitionChange]:
-    rules = ElectionRules.of(topic)
-    for index, partition in enumerate(topic.own_partitions):  # a view follows its base
-        if not returned and _is_settled(partition, live):
-            continue
-        after = partition
-        for broker_id in _in_order(partition, returned):
-            after = after_return(after, broker_id, returned[broker_id])
-        if not _is_settled(after, live):
-            after = with_live_brokers(after, live, rules, told(topic.topic_id, index, after))
-        if after.leader == partition.leader:  # else its successor must be heard of first
-            led = led_lately(topic.topic_id, index, after)
-            after = advanced(after, live, rules.min_isr, led)
-        if after != partition:
-            yield PartitionChange(topic.topic_id, index, partition, after)
+) -> PartitionImage:
+    after = partition
+    for broker_id in _in_order(partition, returned):
+        after = after_return(after, broker_id, returned[broker_id])
+    if not _is_settled(after, live):
+        after = with_live_brokers(after, live, rules, told(*place, after))
+    if after.leader == partition.leader:  # else its successor must be heard of first
+        after = advanced(after, live, rules.min_isr, led_lately(*place, after))
+    return after
 
 
 def _in_order(partition: PartitionImage, returned: Mapping[int, Return]) -> list[int]:

@@ -29,7 +29,8 @@ from tidemill.core.limits import (
     PAGE_STORED_BYTES_MAX,
     PARTITIONS_ENCODED_PER_SLICE,
 )
-from tidemill.core.loop.pacing import Pacer
+from tidemill.core.loop.pacing import Pacer, run_steps
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.head import HEAD, MEMBERS, SETTINGS, Head, page_path
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -55,9 +56,11 @@ class PartTooLarge(KafkaError):
     """A request would make a part of the metadata too long; nothing was sent."""
 
     def __init__(self, path: str) -> None:
+        advice = "" if path == SETTINGS else ": make fewer partitions, or several topics of them"
         super().__init__(
             ErrorCode.POLICY_VIOLATION,
-            f"{path} of the metadata would be longer than {PAGE_STORED_BYTES_MAX} bytes",
+            f"{path} of the metadata would be longer than {PAGE_STORED_BYTES_MAX} bytes packed, "
+            f"or {PAGE_INFLATED_BYTES_MAX} unpacked{advice}",
         )
         self.path = path
 
@@ -108,7 +111,7 @@ class PageWriter:
         try:
             for write in writes:
                 await self._send(write)
-            await self._keeper.publish_in_slices(draft)
+            await self._keeper.publish(draft)
         except BaseException:
             self._keeper.mark(ALL)
             raise
@@ -172,11 +175,13 @@ class PageWriter:
                 raise StoreUnavailable(f"{path} cannot be read, so it is not written")
             topics = self._topics_on(path, delta.after, names)
             await pacer.step(sum(len(topic.partitions) for topic in topics))
-            stored = _encoded(path, head.seq + 1, delta, topics, bounded=bounded)
+            stored = await run_steps(_encoded(path, head.seq + 1, delta, topics, bounded=bounded))
             if values and not _fits(values, stored):
                 writes.append(self._write(head, head_version, values, term=term, epoch=epoch))
                 head, head_version, values = writes[-1].head, head_version + 1, {}
-                stored = _encoded(path, head.seq + 1, delta, topics, bounded=bounded)
+                stored = await run_steps(
+                    _encoded(path, head.seq + 1, delta, topics, bounded=bounded)
+                )
             values[path] = stored
         if values:
             writes.append(self._write(head, head_version, values, term=term, epoch=epoch))
@@ -235,8 +240,11 @@ def _fits(values: dict[str, bytes], more: bytes) -> bool:
 
 def _encoded(
     path: str, seq: int, delta: Delta, topics: Sequence[TopicImage], *, bounded: bool
-) -> bytes:
-    text = stored_fields.text_of(_value(path, seq, delta, topics))
+) -> Steps[bytes]:
+    value = yield from _value(path, seq, delta, topics)
+    if sum(len(topic.partitions) for topic in topics) > PARTITIONS_ENCODED_PER_SLICE:
+        yield
+    text = stored_fields.text_of(value)
     stored = stored_fields.pack(text)
     is_long = len(text) > PAGE_INFLATED_BYTES_MAX or len(stored) > PAGE_STORED_BYTES_MAX
     if bounded and is_long and not _has_shrunk(path, seq, delta, len(text)):
@@ -252,12 +260,14 @@ def _has_shrunk(path: str, seq: int, delta: Delta, text_bytes: int) -> bool:
     return text_bytes < len(stored_fields.text_of(before))
 
 
-def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> dict[str, Any]:
+def _value(
+    path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]
+) -> Steps[dict[str, Any]]:
     if path == MEMBERS:
         return nodes.members_value(seq, delta.after.members)
     if path == SETTINGS:
         return nodes.settings_value(seq, delta.after.overrides, delta.after.features)
-    return page_value(seq, map(_stored, topics))
+    return (yield from page_value(seq, map(_stored, topics)))
 
 
 def _stored(topic: TopicImage) -> StoredTopic:

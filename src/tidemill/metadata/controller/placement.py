@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, PARTITIONS_ENCODED_PER_SLICE
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.controller.decisions import usable_brokers
 from tidemill.metadata.image.metadata_image import BrokerImage, Delta, TopicImage
 
@@ -34,19 +36,19 @@ class ClusterLoad:
     def __init__(self) -> None:
         self._load: dict[int, Load] = {}
 
-    def follow(self, delta: Delta) -> None:
+    def follow(self, delta: Delta) -> Steps[None]:
         """Update the load by a change of the image."""
         if delta.brokers_changed or delta.members_changed or delta.overrides_changed:
             usable = usable_brokers(delta.after)
             if usable != self._load.keys():
                 self._load = {broker_id: Load() for broker_id in sorted(usable)}
-                self._count(delta.after.topics.values(), 1)
+                for topic in delta.after.topics.values():
+                    yield from self._count(topic, 1)
                 return
         names = [*delta.topics_changed, *(gone.name for gone in delta.topics_deleted)]
         for name in dict.fromkeys(names):
-            before, after = delta.before.topic(name), delta.after.topic(name)
-            self._count([before] if before else [], -1)
-            self._count([after] if after else [], 1)
+            yield from self._count(delta.before.topic(name), -1)
+            yield from self._count(delta.after.topic(name), 1)
 
     def copy(self) -> dict[int, Load]:
         """The load by broker, to plan with."""
@@ -55,9 +57,12 @@ class ClusterLoad:
             for broker_id, load in self._load.items()
         }
 
-    def _count(self, topics: Iterable[TopicImage], sign: int) -> None:
-        for topic in topics:
-            for partition in topic.own_partitions:
+    def _count(self, topic: TopicImage | None, sign: int) -> Steps[None]:
+        partitions = () if topic is None else topic.own_partitions
+        for first in range(0, len(partitions), PARTITIONS_ENCODED_PER_SLICE):
+            if first:
+                yield
+            for partition in partitions[first : first + PARTITIONS_ENCODED_PER_SLICE]:
                 count_replicas(self._load, partition.replicas, sign)
 
 
@@ -75,10 +80,16 @@ def place(
     *,
     partitions: int,
     replication_factor: int,
-) -> tuple[tuple[int, ...], ...]:
+) -> Steps[tuple[tuple[int, ...], ...]]:
     """Replicas for each new partition. They are added to `load`."""
     assert 1 <= replication_factor <= len(load)
-    return tuple(_place_one(brokers, load, replication_factor) for _ in range(partitions))
+    placed: list[tuple[int, ...]] = []
+    while len(placed) < partitions:
+        if placed:
+            yield
+        some = min(PARTITIONS_CHANGED_PER_SLICE, partitions - len(placed))
+        placed += [_place_one(brokers, load, replication_factor) for _ in range(some)]
+    return tuple(placed)
 
 
 def _place_one(

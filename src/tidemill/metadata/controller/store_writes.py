@@ -12,6 +12,8 @@ from uuid import UUID
 
 from tidemill.core.errors import invariant
 from tidemill.core.ids import NO_LEADER
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
@@ -48,22 +50,28 @@ def with_minimum_in_force(topic: TopicImage, *, may_fall: bool = False) -> Topic
     if topic.is_view or minimum == topic.stored_min_isr:
         return topic
     partitions = tuple(
-        one if one.leader == NO_LEADER else replace(one, elr=()) for one in topic.partitions
+        replace(one, elr=()) if one.elr and one.leader != NO_LEADER else one
+        for one in topic.partitions
     )
     return replace(topic, stored_min_isr=minimum, partitions=partitions)
 
 
-def altered_topic(before: TopicImage, after: TopicImage) -> TopicImage:
+def altered_topic(before: TopicImage, after: TopicImage) -> Steps[TopicImage]:
     """`after`, which has at least as many partitions, with its partition epochs.
 
     Another minimum is a change of every partition: a proposal of a leader that does not know it
     must not be made, because who leaves by it would wrongly count as complete.
     """
     has_minimum = before.stored_min_isr == after.stored_min_isr
-    kept = [
-        old if old == new and has_minimum else _changed(old, new)
-        for old, new in zip(before.partitions, after.partitions, strict=False)
-    ]
+    kept: list[PartitionImage] = []
+    for first in range(0, len(before.partitions), PARTITIONS_CHANGED_PER_SLICE):
+        if first:
+            yield
+        some = slice(first, first + PARTITIONS_CHANGED_PER_SLICE)
+        kept += [
+            old if old == new and has_minimum else _changed(old, new)
+            for old, new in zip(before.partitions[some], after.partitions[some], strict=False)
+        ]
     added = after.partitions[len(before.partitions) :]
     return replace(after, partitions=(*kept, *added))
 

@@ -8,14 +8,14 @@ the loop (S11); the lock keeps the image as it is meanwhile.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeVar, final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
-from tidemill.core.loop.pacing import Pacer
+from tidemill.core.loop.pacing import Pacer, run_steps
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
@@ -78,10 +78,12 @@ class TopicChanges:
         planner = self._planner()
         ids = dict(zip((spec.name for spec in specs), topic_ids, strict=True))
 
-        def plan(spec: TopicSpec) -> TopicImage:
+        async def plan(spec: TopicSpec) -> TopicImage:
             # An earlier attempt of this request, whose outcome we missed, may have made it.
             made = self._image.topic_by_id(ids[spec.name])
-            return made or planner.plan_topic(spec, ids[spec.name])
+            if made is not None:
+                return made
+            return await run_steps(planner.plan_topic(spec, ids[spec.name]))
 
         # Views last: a request may make their bases too, in any order.
         order = sorted(range(len(specs)), key=lambda at: VIEW_OF in specs[at].overrides)
@@ -107,7 +109,8 @@ class TopicChanges:
     async def add_partitions(
         self, specs: Sequence[PartitionsSpec], *, validate_only: bool, term: int
     ) -> list[TopicResult]:
-        results = await _planned(specs, self._planner().plan_partitions)
+        planner = self._planner()
+        results = await _planned(specs, lambda spec: run_steps(planner.plan_partitions(spec)))
         if not validate_only:
             await self.put(results, term=term)
         return results
@@ -115,7 +118,12 @@ class TopicChanges:
     async def configure(
         self, changes: Sequence[ConfigChange], *, validate_only: bool, term: int
     ) -> list[TopicResult]:
-        results = await _planned(changes, self._planner().plan_config)
+        planner = self._planner()
+
+        async def plan(change: ConfigChange) -> TopicImage:
+            return planner.plan_config(change)
+
+        results = await _planned(changes, plan)
         if not validate_only:
             await self.put(results, term=term)
         return results
@@ -142,7 +150,9 @@ class TopicChanges:
             if result.topic is not None:
                 await pacer.step(_cost(result))
                 before = self._image.topic_by_id(result.topic_id)
-                after = result.topic if before is None else altered_topic(before, result.topic)
+                after = result.topic
+                if before is not None:
+                    after = await run_steps(altered_topic(before, after))
                 draft.put_topic(after)
         return draft
 
@@ -197,7 +207,7 @@ def _refuse_page(results: Iterable[TopicResult], error: PartTooLarge) -> None:
 
 
 async def _planned(
-    requests: Sequence[_Request], plan: Callable[[_Request], TopicImage]
+    requests: Sequence[_Request], plan: Callable[[_Request], Awaitable[TopicImage]]
 ) -> list[TopicResult]:
     """One result per request, in order; a topic that occurs twice is refused both times."""
     times = Counter(request.name for request in requests)
@@ -208,7 +218,7 @@ async def _planned(
         try:
             if times[request.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it more than once")
-            result.topic = plan(request)
+            result.topic = await plan(request)
             result.topic_id = result.topic.topic_id
         except KafkaError as error:
             result.refuse(error)

@@ -9,13 +9,15 @@ image is built on the last one. What is older than what the image has is ignored
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import final
 
 from tidemill.core.errors import StoreUnavailable
 from tidemill.core.limits import METADATA_PAGES
-from tidemill.core.loop.pacing import Pacer, next_turn
+from tidemill.core.loop.pacing import Pacer, next_turn, run_steps
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, PARTS, SETTINGS, Head
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -56,6 +58,9 @@ class ImageKeeper:
         self._wants_newest = False
         """Whether the next read of the head must not be a moment old."""
         self._subscribers: list[Callable[[Delta], None]] = []
+        self._slow_subscribers: list[Callable[[Delta], Steps[None]]] = []
+        self._unfinished: deque[Steps[None]] = deque()
+        """What slow subscribers still have to do for the image that is in place."""
         self._seqs = dict.fromkeys(PARTS, 0)
         """By part: the seq of what the image has of it."""
         self._settings_seq = -1
@@ -73,7 +78,7 @@ class ImageKeeper:
     @property
     def behind(self) -> bool:
         """Whether the image lacks something that was announced, or was read already."""
-        return bool(self._changed) or self._is_partial
+        return bool(self._changed) or self._is_partial or bool(self._unfinished)
 
     @property
     def topic_defaults(self) -> TopicConfig:
@@ -114,6 +119,14 @@ class ImageKeeper:
         """Call `on_delta` with each change, as soon as the new image is in place."""
         self._subscribers.append(on_delta)
 
+    def subscribe_in_steps(self, follow: Callable[[Delta], Steps[None]]) -> None:
+        """The same for work on every partition of a topic, which is done in slices of the loop.
+
+        Until it is done the image counts as `behind`, and there is no other one. So a subscriber
+        sees all changes, one after the other, as if it had heard of each a little later.
+        """
+        self._slow_subscribers.append(follow)
+
     def mark(self, path: str) -> None:
         """What is watched at `path` may have changed; ALL means everything."""
         self._changed.add(path)
@@ -153,35 +166,32 @@ class ImageKeeper:
         if SETTINGS in versions:
             self._settings_seq = head.seq
 
-    def publish(self, draft: ImageDraft) -> None:
-        """Make the draft the image and call the subscribers."""
-        self._finish(self._delta(draft))
-
-    async def publish_in_slices(self, draft: ImageDraft) -> None:
-        """The same, with some of the topics in each turn of the loop (S11).
+    async def publish(self, draft: ImageDraft) -> None:
+        """Make the draft the image, with some of the topics in each turn of the loop (S11).
 
         Until the last turn the image is that of a broker which has read a part of the pages: it is
         `behind`. What else has changed comes last, because a broker is let in by a change of the
         members, and must know the epochs of its partitions by then.
         """
+        await self._end_steps()  # of an image whose publication was cancelled
         delta = self._delta(draft)
         *some, last = list(topic_slices(_changed_topics(delta))) or [[]]
         self._is_partial = True
         try:
             for topics in some:
-                self._put_in_place(self._part(delta, topics))
+                await self._put_in_place(self._part(delta, topics))
                 await next_turn()
         finally:
             self._is_partial = False
         part = self._part(delta, last)
-        self._finish(
-            replace(
-                delta,
-                before=self.image,
-                topics_changed=part.topics_changed,
-                topics_deleted=part.topics_deleted,
-            )
+        last_delta = replace(
+            delta,
+            before=self.image,
+            topics_changed=part.topics_changed,
+            topics_deleted=part.topics_deleted,
         )
+        await self._put_in_place(last_delta)
+        self._coord.caught_up(self.versions.get(HEAD, -1))
 
     def _delta(self, draft: ImageDraft) -> Delta:
         if draft.overrides is not self.image.overrides:
@@ -199,16 +209,26 @@ class ImageKeeper:
                 part.put_topic(topic)
         return part.finish()
 
-    def _finish(self, delta: Delta) -> None:
-        self._coord.caught_up(self.versions.get(HEAD, -1))
-        self._put_in_place(delta)
-
-    def _put_in_place(self, delta: Delta) -> None:
+    async def _put_in_place(self, delta: Delta) -> None:
         self.image = delta.after
         self._follow_names(delta)
-        if not delta.empty:
-            for on_delta in self._subscribers:
-                on_delta(delta)
+        if delta.empty:
+            return
+        # Before the others, which may cancel this.
+        self._unfinished.extend(follow(delta) for follow in self._slow_subscribers)
+        for on_delta in self._subscribers:
+            on_delta(delta)
+        await self._end_steps()
+
+    async def _end_steps(self) -> None:
+        """Let slow subscribers come to the end, also if somebody else had begun that."""
+        try:
+            while self._unfinished:
+                await run_steps(self._unfinished[0])
+                self._unfinished.popleft()
+        except BaseException:
+            self.wakeup.set()  # whoever refreshes next goes on with it
+            raise
 
     def _follow_names(self, delta: Delta) -> None:
         for gone in delta.topics_deleted:
@@ -246,7 +266,7 @@ class ImageKeeper:
                 self._reader.read_brokers(self.image, found, draft)
             if HEAD in paths:
                 await self._read_head(draft, everything=ALL in paths, newest=newest)
-            await self.publish_in_slices(draft)
+            await self.publish(draft)
         except BaseException:
             self._wants_newest |= newest
             self.mark(ALL)
@@ -291,7 +311,7 @@ class ImageKeeper:
             return
         self.serve_again()
         try:
-            await self.publish_in_slices(draft)
+            await self.publish(draft)
         except BaseException:
             self.mark(ALL)
             raise
@@ -311,8 +331,10 @@ class ImageKeeper:
         pacer = Pacer(1)  # one page per turn of the loop
         for path, node in stored.items():
             await pacer.step(0 if node is None else 1)
-            self._seqs[path] = self._reader.read_part(
-                path, node, draft, seq=head.parts[path], known=self._known_names(path)
+            self._seqs[path] = await run_steps(
+                self._reader.read_part(
+                    path, node, draft, seq=head.parts[path], known=self._known_names(path)
+                )
             )
             if node is not None:
                 self.versions[path] = node.version

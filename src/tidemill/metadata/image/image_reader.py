@@ -15,6 +15,7 @@ from typing import final
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.features.feature_levels import BEFORE_FEATURES
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import MEMBERS, PAGES, SETTINGS, page_path
@@ -56,7 +57,7 @@ class ImageReader:
         *,
         seq: int,
         known: Iterable[str] = (),
-    ) -> int:
+    ) -> Steps[int]:
         """Bring the draft in line with a part that was last changed in `seq`, as the head says.
 
         `known` are the topics that the image has of a page. Returns the seq that the draft has of
@@ -69,7 +70,7 @@ class ImageReader:
         try:
             if node is None:
                 raise BadNode(path, "missing")
-            found = self._read_part(path, node.value, draft, known)
+            found = yield from self._read_part(path, node.value, draft, seq, known)
         except BadNode as bad:
             self._note_bad(path, bad)
             return seq
@@ -82,15 +83,19 @@ class ImageReader:
             self.bad_parts[path] = str(bad)
             self._alarm(str(bad))
 
-    def _read_part(self, path: str, stored: bytes, draft: ImageDraft, known: Iterable[str]) -> int:
+    def _read_part(
+        self, path: str, stored: bytes, draft: ImageDraft, newest: int, known: Iterable[str]
+    ) -> Steps[int]:
         if path == MEMBERS:
             seq, members = nodes.decode_members(stored)
+            _check_seq(path, seq, newest)
             if members != draft.members:
                 draft.set_members(members)
             return seq
         if path == SETTINGS:
-            return self._read_settings(stored, draft)
-        page = decode_page(int(path.removeprefix(f"{PAGES}/")), stored)
+            return self._read_settings(stored, draft, newest)
+        page = yield from decode_page(int(path.removeprefix(f"{PAGES}/")), stored)
+        _check_seq(path, page.seq, newest)
         _check_not_older(path, page, draft)
         kept = {topic.topic_id for topic in page.topics}
         for name in sorted(known):
@@ -144,8 +149,9 @@ class ImageReader:
 
     # --- configuration that was set at run time --------------------------------------------------
 
-    def _read_settings(self, stored: bytes, draft: ImageDraft) -> int:
+    def _read_settings(self, stored: bytes, draft: ImageDraft, newest: int) -> int:
         seq, found, features = nodes.decode_settings(stored)
+        _check_seq(SETTINGS, seq, newest)
         if features != draft.features:
             draft.features = features
         for owner, keys in found.items():
@@ -204,6 +210,18 @@ class ImageReader:
             except BadNode as bad:
                 self._alarm(str(bad))
         return brokers
+
+
+def _check_seq(path: str, seq: int, newest: int) -> None:
+    """BadNode if a part was put back from a copy: it lacks a write that the head tells of.
+
+    What it lacks may be a leader epoch, which would be given out again (I11), or a topic, whose
+    logs would be deleted. A newer part is fine: it was written after the head was read.
+    """
+    if seq < newest:
+        raise BadNode(
+            path, f"an old copy was put back: it is of write {seq}, the newest is {newest}"
+        )
 
 
 def _check_not_older(path: str, page: Page, draft: ImageDraft) -> None:

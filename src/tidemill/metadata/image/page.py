@@ -22,7 +22,12 @@ from uuid import UUID
 
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX
 from tidemill.core.ids import NO_LEADER, TopicId, is_legal_topic_name
-from tidemill.core.limits import METADATA_PAGES, PARTITIONS_PER_TOPIC_MAX
+from tidemill.core.limits import (
+    METADATA_PAGES,
+    PARTITIONS_ENCODED_PER_SLICE,
+    PARTITIONS_PER_TOPIC_MAX,
+)
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.metadata_image import NO_EPOCH, PartitionImage
@@ -57,17 +62,27 @@ def page_of(topic_id: UUID) -> int:
     return topic_id.int % METADATA_PAGES
 
 
-def page_value(seq: int, topics: Iterable[StoredTopic]) -> dict[str, Any]:
+def page_value(seq: int, topics: Iterable[StoredTopic]) -> Steps[dict[str, Any]]:
     """What is stored of a page."""
-    return {"seq": seq, "topics": [_topic_value(topic) for topic in topics]}
+    values: list[dict[str, Any]] = []
+    for topic in topics:
+        value = yield from _topic_value(topic)
+        values.append(value)
+    return {"seq": seq, "topics": values}
 
 
-def _topic_value(topic: StoredTopic) -> dict[str, Any]:
+def _topic_value(topic: StoredTopic) -> Steps[dict[str, Any]]:
+    partitions: list[dict[str, Any]] = []
+    for first in range(0, len(topic.partitions), PARTITIONS_ENCODED_PER_SLICE):
+        if first:
+            yield
+        some = topic.partitions[first : first + PARTITIONS_ENCODED_PER_SLICE]
+        partitions += [_partition_value(one) for one in some]
     value: dict[str, Any] = {
         "id": str(topic.topic_id),
         "name": topic.name,
         "overrides": dict(topic.overrides),
-        "partitions": [_partition_value(one) for one in topic.partitions],
+        "partitions": partitions,
     }
     if topic.min_isr:
         value["m"] = topic.min_isr
@@ -99,18 +114,21 @@ def _partition_value(partition: PartitionImage) -> dict[str, Any]:
     return value
 
 
-def decode_page(page: int, stored: bytes) -> Page:
+def decode_page(page: int, stored: bytes) -> Steps[Page]:
     """BadNode unless all of the page is as we would have written it."""
     value = stored_fields.load(page_path(page), stored)
-    topics = tuple(_topic(one) for one in value.objects("topics"))
+    topics: list[StoredTopic] = []
+    for one in value.objects("topics"):
+        topic = yield from _topic(one)
+        topics.append(topic)
     if any(page_of(topic.topic_id) != page for topic in topics):
         raise value.bad("has a topic of another page")
     if len({topic.name for topic in topics}) != len(topics):
         raise value.bad("has two topics of one name")
-    return Page(value.number("seq", 0, INT64_MAX), topics)
+    return Page(value.number("seq", 0, INT64_MAX), tuple(topics))
 
 
-def _topic(value: Fields) -> StoredTopic:
+def _topic(value: Fields) -> Steps[StoredTopic]:
     name = value.text("name")
     if not is_legal_topic_name(name):
         raise value.bad("not a topic name")
@@ -119,11 +137,17 @@ def _topic(value: Fields) -> StoredTopic:
     if len(partitions) > PARTITIONS_PER_TOPIC_MAX or bool(partitions) is is_view:
         raise value.bad("no or too many partitions")
     topic_id = TopicId(value.uuid("id"))
+    decoded: list[PartitionImage] = []
+    for first in range(0, len(partitions), PARTITIONS_ENCODED_PER_SLICE):
+        if first:
+            yield
+        some = partitions[first : first + PARTITIONS_ENCODED_PER_SLICE]
+        decoded += [_partition(one) for one in some]
     return StoredTopic(
         name,
         topic_id,
         overrides,
-        tuple(_partition(one) for one in partitions),
+        tuple(decoded),
         value.number("m", 1, INT32_MAX) if value.has("m") else 0,
     )
 

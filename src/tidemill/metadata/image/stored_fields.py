@@ -3,11 +3,16 @@
 Other programs can write to the store, so nothing that comes from there is trusted: size, shape and
 ranges are checked field by field. A value that fails is a `BadNode`; its reader raises an alarm and
 goes on without it (S46).
+
+A disk can change a bit, and neither SQLite nor JSON would notice another digit in a topic's id, for
+which brokers give up the logs of the topic. So the last field of a value is a checksum of all that
+comes before it. Values without one are of an earlier version.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Collection, Iterable
 from typing import Any, final
@@ -26,6 +31,8 @@ __all__ = ["BadNode", "Fields", "checked_replicas", "dump", "load", "pack", "tex
 _FORMAT = 1
 _ZLIB_LEVEL = 1
 """A fifth larger than the usual level, in a third of the time: a page is packed at every change."""
+_SUM = re.compile(rb',"sum":"([0-9a-f]{8})"}\Z')
+_SUM_BYTES = len(b',"sum":"00000000"}')
 
 
 class BadNode(TidemillError):
@@ -37,7 +44,8 @@ class BadNode(TidemillError):
 
 def text_of(value: dict[str, Any]) -> bytes:
     """The value before it is packed."""
-    return json.dumps({"v": _FORMAT, **value}, separators=(",", ":")).encode()
+    text = json.dumps({"v": _FORMAT, **value}, separators=(",", ":")).encode()[:-1]
+    return b'%b,"sum":"%08x"}' % (text, zlib.crc32(text))
 
 
 def dump(value: dict[str, Any]) -> bytes:
@@ -51,8 +59,12 @@ def pack(text: bytes) -> bytes:
 
 def load(path: str, stored: bytes, formats: Collection[int] = (_FORMAT,)) -> Fields:
     """The fields of a stored value in one of these formats; BadNode if it is not one of ours."""
+    text = _inflated(path, stored)
+    found = _SUM.search(text, max(0, len(text) - _SUM_BYTES))
+    if found is not None and zlib.crc32(text[: found.start()]) != int(found[1], 16):
+        raise BadNode(path, "damaged: its checksum is another")
     try:
-        value = json.loads(_inflated(path, stored).decode())
+        value = json.loads(text.decode())
     except (ValueError, RecursionError):
         raise BadNode(path, "not JSON") from None
     if not isinstance(value, dict):

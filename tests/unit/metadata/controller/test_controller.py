@@ -5,13 +5,13 @@ from uuid import UUID
 
 import pytest
 
+from tests.unit.metadata.planner_at_once import PlannerAtOnce
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
-    TopicPlanner,
     TopicSpec,
 )
 from tidemill.metadata.controller.election import new_partition
@@ -44,9 +44,10 @@ def image(*names: str, live: int = 3) -> MetadataImage:
     return draft.finish().after
 
 
-def planner(*names: str, live: int = 3, flags: tuple[str, ...] = ()) -> TopicPlanner:
+def planner(*names: str, live: int = 3, flags: tuple[str, ...] = ()) -> PlannerAtOnce:
     load = {number: Load() for number in range(live)}
-    return TopicPlanner(image(*names, live=live), load, broker_config(flags=flags), TopicConfig())
+    config = broker_config(flags=flags)
+    return PlannerAtOnce(image(*names, live=live), load, config, TopicConfig())
 
 
 def code_of(spec: TopicSpec, *names: str, flags: tuple[str, ...] = ()) -> ErrorCode:
@@ -199,7 +200,7 @@ def test_another_minimum_of_replicas_clears_the_elr():
     waiting = replace(topic.partitions[0], isr=(0,), elr=(1,))
     topic = replace(topic, stored_min_isr=1, partitions=(waiting, topic.partitions[1]))
     base = replace(base, topics={"t": topic})
-    plan = TopicPlanner(base, {}, broker_config(), TopicConfig())
+    plan = PlannerAtOnce(base, {}, broker_config(), TopicConfig())
     kept = plan.plan_config(ConfigChange(name="t", changes=[("flush.ms", AlterOp.SET, "1")]))
     assert kept.partitions[0].elr == (1,)
     change = ConfigChange(name="t", changes=[("min.insync.replicas", AlterOp.SET, "2")])

@@ -6,6 +6,8 @@ import pytest
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
+from tidemill.core.loop.steps import finished
+from tidemill.metadata.controller import decisions
 from tidemill.metadata.controller.decisions import (
     changed_in_sync_set,
     leads_what_others_could,
@@ -13,9 +15,9 @@ from tidemill.metadata.controller.decisions import (
     live_brokers,
     log_end_questions,
     missing_members,
-    reconcile,
     returns,
 )
+from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.controller.log_ends import LogEnd, LogEnds, ToldEnds
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import (
@@ -30,6 +32,10 @@ from tidemill.metadata.image.topic_config import TopicConfig
 
 TOPIC_ID = TopicId(UUID(int=1))
 DISK, OTHER_DISK = UUID(int=7), UUID(int=8)
+
+
+def reconcile(image: MetadataImage, **options) -> list[PartitionChange]:
+    return finished(decisions.reconcile(image, **options))
 
 
 def broker(broker_id: int, *, epoch: int = 1, **fields) -> BrokerImage:

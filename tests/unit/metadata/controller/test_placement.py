@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.ids import TopicId
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.placement import ClusterLoad, Load, place
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -42,7 +43,9 @@ def test_F03_leaders_and_replicas_are_spread_evenly_and_never_share_a_broker(
 ):
     factor = data.draw(st.integers(1, live))
     cluster = brokers(*[""] * live)
-    replicas = place(cluster, idle(cluster), partitions=partitions, replication_factor=factor)
+    replicas = finished(
+        place(cluster, idle(cluster), partitions=partitions, replication_factor=factor)
+    )
     assert len(replicas) == partitions
     assert all(len(set(one)) == factor for one in replicas)
     leaders = Counter(dict.fromkeys(cluster, 0))
@@ -55,14 +58,14 @@ def test_F03_leaders_and_replicas_are_spread_evenly_and_never_share_a_broker(
 
 def test_replicas_go_to_different_racks_if_possible():
     cluster = brokers("east", "east", "west", "west")
-    for one in place(cluster, idle(cluster), partitions=8, replication_factor=2):
+    for one in finished(place(cluster, idle(cluster), partitions=8, replication_factor=2)):
         assert {cluster[number].rack for number in one} == {"east", "west"}
 
 
 def test_a_new_broker_gets_the_next_partitions():
     cluster = brokers("", "")
     load = {0: Load(leaders=5, replicas=5), 1: Load()}
-    replicas = place(cluster, load, partitions=5, replication_factor=1)
+    replicas = finished(place(cluster, load, partitions=5, replication_factor=1))
     assert replicas == ((1,),) * 5
     assert load[1] == Load(leaders=5, replicas=5)
 
@@ -92,7 +95,7 @@ def test_the_load_follows_the_image(step):
     base.put_topic(topic(1, (0, 1), (1, 0)))
     before = base.finish().after
     load = ClusterLoad()
-    load.follow(whole(before))
+    finished(load.follow(whole(before)))
     draft = ImageDraft(before)
     match step:
         case "create":
@@ -107,7 +110,7 @@ def test_the_load_follows_the_image(step):
         case "broker":
             draft.put_broker(BrokerImage(broker_id=2, epoch=1, host="h", port=1))
     delta = draft.finish()
-    load.follow(delta)
+    finished(load.follow(delta))
     fresh = ClusterLoad()
-    fresh.follow(whole(delta.after))
+    finished(fresh.follow(whole(delta.after)))
     assert load.copy() == fresh.copy()

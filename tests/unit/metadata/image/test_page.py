@@ -5,6 +5,7 @@ from uuid import UUID
 import pytest
 
 from tidemill.core.ids import TopicId
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.head import HEAD, MEMBERS, PARTS, SETTINGS, Head, page_path
 from tidemill.metadata.image.metadata_image import PartitionImage
@@ -42,19 +43,32 @@ TOPIC = StoredTopic("orders", TOPIC_ID, {"retention.ms": "5"}, (USUAL, ODD, MOVI
 
 
 def test_a_page_survives_the_round_trip_with_the_epochs_of_its_partitions():
-    stored = stored_fields.dump(page_value(12, [TOPIC]))
-    assert decode_page(7, stored) == (12, (TOPIC,))
+    stored = stored_fields.dump(finished(page_value(12, [TOPIC])))
+    assert finished(decode_page(7, stored)) == (12, (TOPIC,))
 
 
 def test_a_page_of_thousands_of_partitions_is_packed_and_survives_the_round_trip():
     large = TOPIC._replace(partitions=(USUAL, ODD) * 5_000)
-    stored = stored_fields.dump(page_value(12, [large]))
+    stored = stored_fields.dump(finished(page_value(12, [large])))
     assert len(stored) < 100_000
-    assert decode_page(7, stored).topics == (large,)
+    assert finished(decode_page(7, stored)).topics == (large,)
+
+
+def test_I17_no_bit_of_a_stored_page_can_change_what_it_says():
+    stored = stored_fields.dump(finished(page_value(12, [TOPIC])))
+    refused = 0
+    for bit in range(8 * len(stored)):
+        damaged = bytearray(stored)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            assert finished(decode_page(7, bytes(damaged))) == (12, (TOPIC,)), bit
+        except BadNode:
+            refused += 1
+    assert refused >= 8 * (len(stored) - len(b',"sum":"00000000"}'))
 
 
 def test_a_page_of_an_earlier_version_has_no_move_no_doubt_and_no_stored_minimum():
-    (topic,) = decode_page(7, GOOD).topics
+    (topic,) = finished(decode_page(7, GOOD)).topics
     (partition,) = topic.partitions
     assert topic.min_isr == 0
     assert (partition.suspects, partition.adding, partition.removing) == ((), (), ())
@@ -110,10 +124,10 @@ TOPIC_TEXT = GOOD[GOOD.index(b"[{") + 1 : -2]
     ],
 )
 def test_S46_S8_a_page_that_we_did_not_write_is_bad(part, instead):
-    assert decode_page(7, GOOD).topics[0].partitions[0].leader == 1
+    assert finished(decode_page(7, GOOD)).topics[0].partitions[0].leader == 1
     assert part in GOOD
     with pytest.raises(BadNode, match="/pages/07"):
-        decode_page(7, GOOD.replace(part, instead))
+        finished(decode_page(7, GOOD.replace(part, instead)))
 
 
 # --- the head ---

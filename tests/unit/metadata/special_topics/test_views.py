@@ -7,15 +7,16 @@ from uuid import UUID
 
 import pytest
 
+from tests.unit.metadata.planner_at_once import PlannerAtOnce
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import SELECTOR_BYTES_MAX, VIEWS_PER_TOPIC_MAX
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
-    TopicPlanner,
     TopicSpec,
 )
 from tidemill.metadata.controller.decisions import elected, moved, reconcile, without_member
@@ -69,9 +70,9 @@ def image(*topics: TopicImage) -> MetadataImage:
     return draft.finish().after
 
 
-def planner(*topics: TopicImage) -> TopicPlanner:
+def planner(*topics: TopicImage) -> PlannerAtOnce:
     load = {number: Load() for number in range(2)}
-    return TopicPlanner(image(*topics), load, broker_config(), TopicConfig())
+    return PlannerAtOnce(image(*topics), load, broker_config(), TopicConfig())
 
 
 def spec(name: str = "orders.eu", **fields: object) -> TopicSpec:
@@ -98,7 +99,7 @@ def test_a_new_view_has_its_own_id_and_the_partitions_of_its_base():
 def test_a_new_view_takes_no_room_on_any_broker():
     planned = planner(BASE)
     planned.plan_topic(spec(), TopicId(UUID(int=7)))
-    assert planned._load == {0: Load(), 1: Load()}
+    assert planned.load == {0: Load(), 1: Load()}
 
 
 def test_a_view_may_name_the_numbers_of_its_base():
@@ -260,7 +261,7 @@ def test_no_election_and_no_load_counts_a_view():
     before = image(BASE, view())
     draft = ImageDraft(before)
     draft.drop_broker(1)
-    changes = reconcile(draft.finish().after)
+    changes = finished(reconcile(draft.finish().after))
     assert {one.topic_id for one in changes} == {BASE.topic_id}
     with pytest.raises(KafkaError, match="is a view"):
         elected(before, "orders.eu", 0, unclean=False)
@@ -271,7 +272,7 @@ def test_no_election_and_no_load_counts_a_view():
     full.set_members({n: MemberImage(broker_id=n, epoch=1) for n in range(2)})
     full.put_topic(BASE)
     full.put_topic(view())
-    load.follow(full.finish())
+    finished(load.follow(full.finish()))
     assert load.copy() == {0: Load(leaders=1, replicas=2), 1: Load(leaders=1, replicas=2)}
 
 

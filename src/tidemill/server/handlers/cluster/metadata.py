@@ -18,7 +18,8 @@ from contextlib import suppress
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
-from tidemill.core.loop.pacing import Pacer, next_turn
+from tidemill.core.loop.pacing import Pacer, next_turn, run_steps
+from tidemill.core.loop.steps import Steps, finished
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, TopicImage
 from tidemill.server.handlers.cluster.partition_description import describe_partition
 from tidemill.server.handlers.topics.topic_changes import wait_usable
@@ -64,7 +65,7 @@ def _handle(context: ClusterContext, request: MetadataRequest) -> Answer:
     if names or sum(_cost(context, one) for one in wanted) > TOPICS_PER_SLICE:
         return _handle_in_slices(context, request, names)
     response = _without_topics(context, request)
-    response.topics = [_describe(context, request, one) for one in wanted]
+    response.topics = [finished(_describe(context, request, one)) for one in wanted]
     return response
 
 
@@ -110,7 +111,7 @@ async def _handle_in_slices(
     pacer = Pacer(TOPICS_PER_SLICE)
     for wanted in list(_wanted(context, request)):
         await pacer.step(_cost(context, wanted))
-        described = _describe(context, request, wanted)
+        described = await run_steps(_describe(context, request, wanted))
         code = refused.get(wanted.name or "")
         if code is not None and described.error_code:
             described.error_code = int(code)
@@ -195,7 +196,7 @@ def _without_topics(context: ClusterContext, request: MetadataRequest) -> Metada
 
 def _describe(
     context: ClusterContext, request: MetadataRequest, wanted: MetadataRequestTopic
-) -> MetadataResponseTopic:
+) -> Steps[MetadataResponseTopic]:
     by_id = wanted.topic_id != ZERO_UUID
     if by_id and context.version < FIRST_BY_ID:
         return _refusal(context, wanted, ErrorCode.INVALID_REQUEST)
@@ -210,7 +211,7 @@ def _describe(
         name=found.name,
         topic_id=found.topic_id,
         is_internal=found.internal,
-        partitions=_partitions(context, found),
+        partitions=(yield from _partitions(context, found)),
         topic_authorized_operations=authorized_operations(
             context, topic(found.name), request.include_topic_authorized_operations
         ),
@@ -233,11 +234,19 @@ def _refusal(
     return MetadataResponseTopic(error_code=int(code), name=name, topic_id=wanted.topic_id)
 
 
-def _partitions(context: ClusterContext, found: TopicImage) -> list[MetadataResponsePartition]:
-    return [
-        describe_partition(context, MetadataResponsePartition, found, index)
-        for index in range(len(found.partitions))
-    ]
+def _partitions(
+    context: ClusterContext, found: TopicImage
+) -> Steps[list[MetadataResponsePartition]]:
+    rows: list[MetadataResponsePartition] = []
+    count, per_slice = len(found.partitions), TOPICS_PER_SLICE * PARTITIONS_PER_TOPIC
+    for first in range(0, count, per_slice):
+        if first:
+            yield
+        rows += [
+            describe_partition(context, MetadataResponsePartition, found, index)
+            for index in range(first, min(first + per_slice, count))
+        ]
+    return rows
 
 
 def _refuse(_request: MetadataRequest, error: KafkaError) -> MetadataResponse:
