@@ -8,9 +8,11 @@ from typing import Protocol
 
 from tidemill.broker import Broker
 from tidemill.core.clock import Clock
+from tidemill.core.errors import KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.net import Net
 from tidemill.replication.partition import Partition
+from tidemill.storage.log.interface import PartitionLog
 from tidemill.wire.batch import iter_headers
 
 __all__ = ["Brokers", "eventually", "leader_of", "log_bytes", "replica", "replicas_agree"]
@@ -60,11 +62,19 @@ def log_bytes(copy: Partition, start: int = 0) -> bytes:
     """All bytes of a replica's log, from `start` on."""
     log, data, offset = copy.log, b"", max(start, copy.log.log_start_offset)
     while offset < log.log_end_offset:
-        found = log.read(offset, max_bytes=1 << 20, end_offset=log.log_end_offset)
-        chunk = b"".join(map(bytes, found.load() if found.load is not None else found.chunks))
+        chunk = _read(log, offset)
+        assert chunk, f"{copy.name}: nothing at offset {offset}, below the end of the log"
         *_, (_, last) = iter_headers(memoryview(chunk))
         offset, data = last.next_offset, data + chunk
     return data
+
+
+def _read(log: PartitionLog, offset: int) -> bytes:
+    try:
+        found = log.read(offset, max_bytes=1 << 20, end_offset=log.log_end_offset)
+        return b"".join(map(bytes, found.load() if found.load is not None else found.chunks))
+    except KafkaError as error:
+        raise AssertionError(f"offset {offset} cannot be read: {error}") from error
 
 
 def replicas_agree(brokers: Brokers, ids: Iterable[int], partition: TopicPartition) -> bool:

@@ -68,7 +68,7 @@ def test_I10_a_cut_while_another_replica_is_asked_ends_the_mend():
         follower = bench.followers[0]
         mender = bench.world.broker(follower)._data.mender
         log, segment = log_of(bench, follower), closed(bench, follower, place=-2)
-        ask, cut_at = mender._ask, segment.base_offset + 3
+        ask, cut_at = mender.tools.ask, segment.base_offset + 3
         is_cut = False
 
         async def cut_first(source: int, partition: Partition, offset: int) -> Buffer:
@@ -79,7 +79,7 @@ def test_I10_a_cut_while_another_replica_is_asked_ends_the_mend():
                 log.truncate_to(cut_at)
             return records
 
-        mender._ask = cut_first
+        mender.tools.ask = cut_first
         damage(bench, follower, segment, at=0.0)
         await eventually(lambda: is_cut)
         await bench.send(5)

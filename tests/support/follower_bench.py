@@ -17,6 +17,7 @@ from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.fetch_lane import FetchLane
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.lanes import HOT
+from tidemill.replication.pulling.lost_offsets import LostOffsets
 from tidemill.storage.log.interface import LogConfig, LogCut
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.testing.manual_clock import ManualClock
@@ -124,6 +125,11 @@ class Bench:
             None,  # type: ignore[arg-type] - there is a connection already
             clock=self.clock,
             cutter=self.cutter,  # type: ignore[arg-type]
+            lost_offsets=LostOffsets(
+                None,  # type: ignore[arg-type] - logs in memory have no files
+                clock=self.clock,
+                log_changes=asyncio.Lock(),
+            ),
             supervisor=Supervisor(lambda _name, _error: None),
             broker=lambda _broker_id: None,
             broker_epoch=lambda: BROKER_EPOCH,

@@ -35,7 +35,12 @@ EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
         _tagged("ReplicaVouches", "bool", 15, 10001, default="false"),
     ],
     # The leader's log end: a follower finds out how far it is behind.
-    ("FetchResponse", "PartitionData"): [_tagged("LogEndOffset", "int64", 12, 10000)],
+    ("FetchResponse", "PartitionData"): [
+        _tagged("LogEndOffset", "int64", 12, 10000),
+        # What the follower asks for is lost on all replicas, up to here, and was of this epoch.
+        _tagged("LostEndOffset", "int64", 12, 10001),
+        _tagged("LostEpoch", "int32", 12, 10002),
+    ],
     # Whose log a person has chosen, and in which leader epoch the logs were found to differ.
     ("ElectLeadersRequest", "ElectLeadersRequest"): [
         _tagged("ChosenLeader", "int32", 2, 10000),

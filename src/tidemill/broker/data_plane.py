@@ -34,6 +34,7 @@ from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.batch_asker import BatchAsker
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.log_cutter import LogCutter
+from tidemill.replication.pulling.lost_offsets import LostOffsets
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.metadata_note import MetadataNote
@@ -43,6 +44,7 @@ from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.upkeep.cleaner import Cleaner
 from tidemill.upkeep.damage_watch import DamageWatch
 from tidemill.upkeep.housekeeping import Housekeeping
+from tidemill.upkeep.mend_attempts import MendTools
 from tidemill.upkeep.mender import Mender
 from tidemill.upkeep.stray_logs import StrayLogs
 
@@ -206,6 +208,7 @@ def build_data_plane(
         seams.net,
         clock=clock,
         cutter=cutter,
+        lost_offsets=LostOffsets(disk, clock=clock, log_changes=log_changes),
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
         broker_epoch=lambda: cluster.broker_epoch,
@@ -252,16 +255,19 @@ def build_data_plane(
     log_end_links = make_peer_links(seams, cluster, "log ends")
     cluster.survey.ask = LogEndAsker(cluster, replicas, log_end_links).ask
     batch_links = make_peer_links(seams, cluster, "mending")
+    tools = MendTools(
+        disk=disk,
+        directory=directory,
+        telemetry=telemetry,
+        log_changes=log_changes,
+        ask=BatchAsker(batch_links).ask,
+    )
     mender = Mender(
-        disk,
-        directory,
+        tools,
         replicas,
         broker_id=config.node_id,
         clock=clock,
-        telemetry=telemetry,
-        log_changes=log_changes,
         cutter=cutter,
-        ask=BatchAsker(batch_links).ask,
         released=followers.released,
         last_end_is_counted=lambda: cluster.last_end_is_counted,
     )

@@ -58,7 +58,10 @@ class StrayLogs:
 
     async def run(self) -> None:
         """Find the stray logs of this start, announce them, and remove them after the delay."""
-        found = await self._among(self._directory.topic_ids())
+        strays = await self._among(self._directory.topic_ids())
+        # The image can take minutes to be whole; what was deleted or moved meanwhile is gone.
+        present = self._directory.topic_ids()
+        found = {name: one for name, one in strays.items() if present.get(name) == one}
         if not found:
             return
         log.error(

@@ -28,6 +28,7 @@ __all__ = [
     "check_header_count",
     "count_headers",
     "delay_records",
+    "empty_batch",
     "iter_records",
     "try_find_timestamp",
     "visible_times",
@@ -201,6 +202,21 @@ def try_find_timestamp(
     except ValueError as err:
         raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
     return None if found is None else (header.base_offset + found[0], found[1])
+
+
+def empty_batch(base_offset: int, end_offset: int, *, leader_epoch: int) -> bytearray:
+    """A batch without records in the place of all offsets from `base_offset` to `end_offset`."""
+    out = bytearray(batches.HEADER_BYTES)
+    batches.write_header(
+        out,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        last_offset_delta=end_offset - base_offset - 1,
+        base_timestamp=batches.NO_TIMESTAMP,
+        max_timestamp=batches.NO_TIMESTAMP,
+        record_count=0,
+    )
+    return out
 
 
 def build_batch(

@@ -14,6 +14,7 @@ from tests.support.loop_watch import LoopWatch
 from tests.support.memory_peer import simulated
 from tests.support.partitions import NOW_MS, OWN, SECOND, Flushes, image, settings
 from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.loop.steps import finished
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -303,7 +304,7 @@ def test_a_partition_elected_while_its_log_is_cut_leads_when_the_cut_has_ended(r
         )
         delta = draft.finish()
         metadata = delta.after
-        replicas.apply(delta)
+        finished(replicas.apply(delta))
 
     elect(SECOND, 1)
     found = replicas.find(*ORDERS)

@@ -14,6 +14,7 @@ from tests.support.loop_watch import LoopWatch
 from tests.support.partitions import OWN, SECOND, Flushes, image
 from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicId
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     MetadataImage,
@@ -61,7 +62,7 @@ class Place:
         self.directory = opened(self.disk)
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
         self.opener = self.new_opener()
-        self.replicas.apply(difference(MetadataImage(), self.metadata))
+        finished(self.replicas.apply(difference(MetadataImage(), self.metadata)))
 
     def put(
         self,
@@ -88,7 +89,7 @@ class Place:
     def _apply(self, draft: ImageDraft) -> None:
         delta = draft.finish()
         self.metadata = delta.after
-        self.replicas.apply(delta)
+        finished(self.replicas.apply(delta))
 
     async def open_all(self, topic: str = "t") -> None:
         """Run the opener until every log of the topic has been tried."""

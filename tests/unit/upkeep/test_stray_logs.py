@@ -68,6 +68,18 @@ def test_a_log_of_a_topic_that_exists_stays(disk, caplog):
     assert not caplog.records
 
 
+def test_a_log_that_goes_before_the_image_is_whole_is_no_stray(disk, caplog):
+    directory = opened(disk)
+
+    def moved_away():
+        directory.delete_log(ORDERS)
+        return []
+
+    answers = iter([lambda: None, moved_away])
+    assert removed_after(directory, REMOVAL_DELAY_S - 1, lambda: next(answers)())
+    assert not caplog.records
+
+
 def test_nothing_is_removed_while_the_image_may_lack_a_topic(disk):
     directory = opened(disk)
     assert not removed_after(directory, 10 * REMOVAL_DELAY_S, lambda: None)

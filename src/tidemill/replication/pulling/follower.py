@@ -23,6 +23,7 @@ from tidemill.replication.pulling.lanes import HOT, lane_for
 from tidemill.replication.pulling.leader_answers import LeaderAnswers
 from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.replication.pulling.lost_leaders import LostLeaders
+from tidemill.replication.pulling.lost_offsets import LostOffsets
 
 __all__ = ["Followers"]
 
@@ -41,6 +42,7 @@ class Followers:
         *,
         clock: Clock,
         cutter: LogCutter,
+        lost_offsets: LostOffsets,
         supervisor: Supervisor,
         broker: Callable[[int], BrokerImage | None],
         broker_epoch: Callable[[], int] = lambda: -1,
@@ -59,6 +61,7 @@ class Followers:
         self._answers = LeaderAnswers(
             clock=clock,
             cutter=cutter,
+            lost_offsets=lost_offsets,
             supervisor=supervisor,
             released=self.released,
             checkpoint=checkpoint,

@@ -7,6 +7,7 @@ often it failed, and the others go on (I13, S23):
 |-------------------------------------------|--------------------------------------------------|
 | records that must not follow ours         | an alarm; rests 1, 2, 4 ... 30 s                 |
 | our disk is full                          | rests 1 s                                        |
+| no replica has what comes next            | passes over it (`lost_offsets.py`)               |
 | any other error                           | asked again soon                                 |
 | another epoch than ours, or out of range  | a cut in a thread; rests until it has ended      |
 | a cut below what was committed here        | an alarm; refused if no unclean election allows it |
@@ -16,10 +17,10 @@ often it failed, and the others go on (I13, S23):
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
@@ -27,7 +28,9 @@ from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.replication.following import CutVerdict, RefusedCut, judge_cut, rest_s_after
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.log_cutter import LogCutter
+from tidemill.replication.pulling.lost_offsets import LostOffsets
 from tidemill.storage.log.interface import LogCut
+from tidemill.storage.state.log_damage import DamagedRange
 from tidemill.wire.generated.fetch import PartitionData
 
 __all__ = ["GO_ON", "UNTIL_RELEASED", "LeaderAnswers"]
@@ -39,6 +42,7 @@ UNTIL_RELEASED = float("inf")
 RETRY_S = 0.1
 FULL_DISK_REST_S = 1.0
 SAVE_INTERVAL_S = 1.0
+EMPTY_BATCH_OFFSETS_MAX = 2**31 - 1
 
 
 @final
@@ -50,6 +54,7 @@ class LeaderAnswers:
         *,
         clock: Clock,
         cutter: LogCutter,
+        lost_offsets: LostOffsets,
         supervisor: Supervisor,
         released: Callable[[Partition, float], None],
         checkpoint: Callable[[], Awaitable[None]] | None = None,
@@ -61,13 +66,15 @@ class LeaderAnswers:
         """
         self._clock = clock
         self._cutter = cutter
+        self._lost_offsets = lost_offsets
         self._supervisor = supervisor
         self._released = released
         self._checkpoint = checkpoint
         self._unclean_epoch = unclean_epoch
         self._failures: dict[Partition, int] = {}
         """In a row; 0 for a full disk. No more entries than there are partitions."""
-        self._cutting: dict[Partition, None] = {}
+        self._changing: dict[Partition, None] = {}
+        """Partitions whose logs are being cut, or pass over what is lost."""
         self._has_unsaved_starts = False
         self._saved_at = clock.monotonic()
 
@@ -78,7 +85,7 @@ class LeaderAnswers:
     def may_ask(self, partition: Partition) -> bool:
         """Whether its log is ours to tell of: not while it is cut, refuses to be, or has holes."""
         return (
-            partition not in self._cutting
+            partition not in self._changing
             and partition.as_follower.refused_cut is None
             and partition.as_follower.is_whole
         )
@@ -90,15 +97,17 @@ class LeaderAnswers:
 
         `is_wanted`: whether we still follow that leader in that epoch. A cut may wait for its turn.
         """
-        if partition in self._cutting:
+        if partition in self._changing:
             return UNTIL_RELEASED  # two fetches named it, and the first answer asked for the cut
         try:
             rest_s = self._apply(partition, data, is_wanted)
         except (KafkaError, StorageFault) as error:
             return self._rest_s_after(partition, error)
-        if rest_s == GO_ON:
-            self._failures.pop(partition, None)
-        return rest_s
+        if rest_s > GO_ON:
+            return rest_s
+        self._failures.pop(partition, None)
+        # Damage may have been found since it was named: it must not get in sync with a hole (I14).
+        return GO_ON if self.may_ask(partition) else UNTIL_RELEASED
 
     def _apply(
         self, partition: Partition, data: PartitionData, is_wanted: Callable[[], bool]
@@ -106,9 +115,15 @@ class LeaderAnswers:
         cut = _try_plan_cut(partition, data)
         if cut is not None:
             if self._allows_cut(partition, cut):
-                self._cutting[partition] = None
-                work = self._cut(partition, cut.plan, is_wanted)
-                self._supervisor.spawn(f"cut {partition.name}", work)
+                work = self._cutter.cut(partition.as_follower, cut.plan, is_wanted=is_wanted)
+                self._spawn_change(f"cut {partition.name}", partition, work, is_wanted)
+            return UNTIL_RELEASED
+        lost = _try_find_loss(partition, data)
+        if lost is not None:
+            work = self._lost_offsets.pass_over(
+                partition, lost, leader_epoch=data.lost_epoch, is_wanted=is_wanted
+            )
+            self._spawn_change(f"pass over {partition.name}", partition, work, is_wanted)
             return UNTIL_RELEASED
         if data.error_code:
             return RETRY_S
@@ -175,20 +190,32 @@ class LeaderAnswers:
             partition.as_follower.refused_cut = refused
         return done
 
-    async def _cut(
+    # --- changes in threads ----------------------------------------------------------------------
+
+    def _spawn_change(
+        self,
+        name: str,
+        partition: Partition,
+        work: Coroutine[Any, Any, None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self._changing[partition] = None
+        self._supervisor.spawn(name, self._change(partition, work, is_wanted))
+
+    async def _change(
         self,
         partition: Partition,
-        plan: Callable[[], LogCut | None],
+        work: Coroutine[Any, Any, None],
         is_wanted: Callable[[], bool],
     ) -> None:
         rest_s = GO_ON
         try:
-            await self._cutter.cut(partition.as_follower, plan, is_wanted=is_wanted)
+            await work
         except (KafkaError, StorageFault) as error:
             if is_wanted():
                 rest_s = self._rest_s_after(partition, error)
         finally:
-            del self._cutting[partition]
+            del self._changing[partition]
         self._released(partition, rest_s)
 
 
@@ -213,6 +240,18 @@ class _AskedCut:
     plan: Callable[[], LogCut | None]
 
 
+def _is_loss(data: PartitionData) -> bool:
+    return data.error_code == ErrorCode.CORRUPT_MESSAGE and data.lost_end_offset >= 0
+
+
+def _try_find_loss(partition: Partition, data: PartitionData) -> DamagedRange | None:
+    """What the leader says that no replica has, from our end on."""
+    end = partition.log.log_end_offset
+    if not _is_loss(data) or data.lost_end_offset <= end:
+        return None
+    return DamagedRange(end, min(data.lost_end_offset, end + EMPTY_BATCH_OFFSETS_MAX))
+
+
 def _try_plan_cut(partition: Partition, data: PartitionData) -> _AskedCut | None:
     """The cut that the leader's answer asks for, if any; the next fetch continues after it."""
     follower = partition.as_follower
@@ -222,6 +261,10 @@ def _try_plan_cut(partition: Partition, data: PartitionData) -> _AskedCut | None
         follower.leader_starts_at(start)
         # What is below its start it has deleted: only what we have from there on is lost.
         return _AskedCut(min(end, start), partial(follower.plan_restart, start))
+    if (
+        _is_loss(data) and follower.fetch_offset > end
+    ):  # an empty log begins where the leader's does
+        return _AskedCut(end, partial(follower.plan_restart, follower.fetch_offset))
     if data.error_code:
         return None
     diverging = data.diverging_epoch

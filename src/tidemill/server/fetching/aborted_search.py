@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import final
 
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.index.aborted_index import AbortedTransaction
 from tidemill.storage.log.interface import LogSlice, PartitionLog, end_of
+from tidemill.wire.batch import CorruptBatch
 from tidemill.wire.generated.fetch import AbortedTransaction as FetchedAbort
 
 __all__ = ["AbortedSearch", "listed"]
@@ -31,13 +34,21 @@ class AbortedSearch:
             return None
         if not found.chunks:
             return []
-        return self._log.try_find_aborted(self._fetch_offset, found.next_offset())
+        return self._log.try_find_aborted(self._fetch_offset, self._end(found.next_offset))
 
     def find(self, chunks: Sequence[Buffer]) -> list[AbortedTransaction]:
         """The same: for `Disk.run`."""
         if not chunks:
             return []
-        return self._log.find_aborted(self._fetch_offset, end_of(chunks))
+        return self._log.find_aborted(self._fetch_offset, self._end(partial(end_of, chunks)))
+
+    def _end(self, find: Callable[[], int]) -> int:
+        """Batches in memory are not verified: damage in one of their headers is met here."""
+        try:
+            return find()
+        except CorruptBatch as damage:
+            self._log.doubt(self._fetch_offset)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, damage.detail) from damage
 
 
 def listed(aborted: Sequence[AbortedTransaction]) -> list[FetchedAbort]:

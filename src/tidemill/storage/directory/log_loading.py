@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.storage.directory.checkpoint import Checkpoint, CheckpointEntry, try_read_cap
 from tidemill.storage.directory.directory_meta import try_read_topic_id, write_topic_id
@@ -23,6 +23,7 @@ from tidemill.storage.recovery.clean_load import CheckpointedLog, try_load_clean
 from tidemill.storage.recovery.log_recovery import recover
 from tidemill.storage.recovery.recovery_report import PartitionReport
 from tidemill.storage.state.log_damage import load_damage, store_damage
+from tidemill.wire.batch import verify
 
 __all__ = ["LoadedLog", "LogLoader"]
 
@@ -81,6 +82,7 @@ class LogLoader:
         state.is_stored = _is_stored(state, report)
         state.producers.expire(self._now_ms, self._producer_expiration_ms)
         log = FilePartitionLog(self._disk, self._files, path, config, state, before_cut=before_cut)
+        _forget_found_losses(log)
         high_watermark = entry.high_watermark if entry is not None else 0
         return LoadedLog(
             log,
@@ -159,6 +161,25 @@ class LogLoader:
 
     def _read_cap(self, path: str) -> int | None:
         return try_read_cap(self._disk, path, sequence=self._checkpoint.sequence)
+
+
+def _forget_found_losses(log: FilePartitionLog) -> None:
+    """What was given up is not lost if its log was cut and written again since."""
+    for lost in log.damage.given_up:
+        if _has_records_at(log, lost.start_offset):
+            log.damage.mended(lost.start_offset, lost.end_offset)
+
+
+def _has_records_at(log: FilePartitionLog, offset: int) -> bool:
+    segment = log.segments.holding(offset)
+    try:
+        position, header = segment.finder().locate(offset)
+        if header is None or header.base_offset > offset:
+            return False
+        verify(memoryview(segment.file().pread(header.size_bytes, position)), header)
+    except (KafkaError, StorageFault):
+        return False
+    return header.record_count > 0
 
 
 def _is_stored(state: LoadedState, report: PartitionReport) -> bool:

@@ -10,6 +10,7 @@ NNNNNNNNNNNNNNNNNNNN.holdrun     sorted held records, run number N (`hold_files`
 leader-epochs                    which epoch began at which offset
 clean-point                      compaction has seen everything below this offset; may be lost
 damage                           offsets that are damaged; there is none where nothing is
+NNNNNNNNNNNNNNNNNNNN.lost        damaged bytes that were given up, for a person; never read again
 N-M.swap                         replaces the segments from N up to M (`segment_swap`)
 *.cleaned                        compaction had not finished it; of no value
 *.deleted                        removed from the log, waits to be unlinked; never read again
@@ -29,6 +30,7 @@ __all__ = [
     "INDEX_SUFFIX",
     "LEADER_EPOCHS_NAME",
     "LOG_SUFFIX",
+    "LOST_SUFFIX",
     "SNAPSHOT_SUFFIX",
     "SWAP_SUFFIX",
     "TEMPORARY_SUFFIX",
@@ -50,6 +52,7 @@ DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
+LOST_SUFFIX = ".lost"
 CLEAN_POINT_NAME = "clean-point"
 DAMAGE_NAME = "damage"
 LEADER_EPOCHS_NAME = "leader-epochs"

@@ -59,7 +59,8 @@ class LogSlice:
 
     `chunks` is filled if the bytes were available at once (mapped views, or a short read at the
     growing end). Otherwise it is empty and `load` finds and reads them: call it through `Disk.run`.
-    `load` verifies checksums because these bytes come from the medium: KafkaError CORRUPT_MESSAGE.
+    `load` verifies checksums because these bytes come from the medium: KafkaError
+    KAFKA_STORAGE_ERROR, and what is damaged is mended meanwhile.
     """
 
     chunks: Sequence[Buffer]
@@ -193,7 +194,7 @@ class PartitionLog(Protocol):
         ...
 
     def find_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The same; call it through `Disk.run`. Raises StorageFault, CorruptBatch."""
+        """The same; call it through `Disk.run`. Raises StorageFault, KafkaError."""
         ...
 
     def offset_by_time(self, timestamp_ms: int, *, end_offset: int) -> TimedOffset | None:

@@ -234,11 +234,19 @@ class FilePartitionLog:
         )
         if offset >= end_offset or offset == self.log_end_offset:
             return LogSlice((), 0)
-        if self.damage.has_ranges:
-            end_offset = self.damage.readable_end(offset, end_offset)
         segment = self.segments.active
         if offset < segment.base_offset:
             segment = self.segments.holding(offset)
+        if self.damage.has_ranges:
+            end_offset = self.damage.readable_end(offset, end_offset)
+            if self.damage.touches(segment.base_offset, segment.next_offset):
+                return segment.read_verified(
+                    offset,
+                    max_bytes=max_bytes,
+                    end_offset=end_offset,
+                    at_least_one=at_least_one,
+                    may_have_gaps=lambda: self.may_have_gaps,
+                )
         return segment.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )

@@ -25,10 +25,11 @@ place (SIGBUS); its head is copied to a new file instead (`segment_head`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final, final
+from typing import Final, TypeVar, final
 
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import TAIL_BATCHES_MAX, WARM_TAIL_BYTES
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
@@ -68,6 +69,7 @@ _SEARCH_SLACK_BYTES: Final = 16 * 1024
 
 
 _Search = Callable[[BatchFinder], tuple[int, int]]
+_Found = TypeVar("_Found")
 
 
 @final
@@ -362,15 +364,32 @@ class Segment:
         if self.is_closed:
             self._files.use_index(self)
         elif self._index is None:
-            self.load_index()
-        search = partial(
-            BatchFinder.find_range,
-            offset=offset,
-            max_bytes=max_bytes,
-            end_offset=end_offset,
-            at_least_one=at_least_one,
-        )
+            self.search(self.load_index)
+        search = _range_search(offset, max_bytes, end_offset, at_least_one=at_least_one)
         return self._read_by_search(search, offset, max_bytes)
+
+    def read_verified(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        at_least_one: bool,
+        may_have_gaps: Callable[[], bool],
+    ) -> LogSlice:
+        """The same, but memory is not believed either: damage is known, and searches meet it."""
+        search = _range_search(offset, max_bytes, end_offset, at_least_one=at_least_one)
+        file, size_bytes = self.dirty_file or self.file(), self.size_bytes
+        load = partial(self._load, file, search, size_bytes, self.next_offset)
+
+        def load_exactly() -> Sequence[Buffer]:
+            chunks = load()
+            first = read_header(chunks[0]).base_offset if chunks else offset
+            if first > offset and not may_have_gaps():  # its own base offset is under no checksum
+                raise CorruptBatch(f"offset {first} where {offset} is wanted")
+            return chunks
+
+        return LogSlice((), min(size_bytes, max_bytes), partial(self.search, load_exactly))
 
     def _read_by_search(self, search: _Search, offset: int, max_bytes: int) -> LogSlice:
         file = self.dirty_file or self.file()
@@ -380,14 +399,15 @@ class Segment:
             is_warm = near >= max(self._written_from, size_bytes - WARM_TAIL_BYTES)
             # What nobody has verified may be damaged, also where the kernel has read it already.
             trusted = size_bytes if near >= self._written_from else self._verified_bytes
-            if not is_warm or min(max_bytes, size_bytes - near) >= _VIEW_BYTES_MIN:
-                found = self._try_views(file, search, near, max_bytes, trusted)
-                if found is not None:
-                    return found
-            if is_warm:
-                return _read_slice(file, *search(self.finder(file)))
+            with suppress(CorruptBatch):  # `_load` meets it too, and tells
+                if not is_warm or min(max_bytes, size_bytes - near) >= _VIEW_BYTES_MIN:
+                    found = self._try_views(file, search, near, max_bytes, trusted)
+                    if found is not None:
+                        return found
+                if is_warm:
+                    return _read_slice(file, *search(self.finder(file)))
         load = partial(self._load, file, search, size_bytes, self.next_offset)
-        return LogSlice((), min(size_bytes, max_bytes), load)
+        return LogSlice((), min(size_bytes, max_bytes), partial(self.search, load))
 
     def _try_views(
         self, file: DiskFile, search: _Search, near: int, max_bytes: int, trusted: int
@@ -418,18 +438,28 @@ class Segment:
         finder = BatchFinder(
             file, self.load_index(), size_bytes=size_bytes, next_offset=next_offset
         )
-        try:
-            start, stop = search(finder)
-            found = _read_slice(file, start, stop)
-            # Where nothing fits, it must be true what the batch says that was found there.
-            checked = found if stop > start else _first_batch(file, start)
-            verify_stored(checked.chunks, next_offset_max=next_offset)
-        except (CorruptBatch, StorageFault):
-            self._files.suspects.append(self.path)
-            raise
+        start, stop = search(finder)
+        found = _read_slice(file, start, stop)
+        # Where nothing fits, it must be true what the batch says that was found there.
+        checked = found if stop > start else _first_batch(file, start)
+        verify_stored(checked.chunks, next_offset_max=next_offset)
         if start <= self._verified_bytes < stop:
             self._verified_bytes = stop
         return found.chunks
+
+    def search(self, look: Callable[[], _Found]) -> _Found:
+        """Look for somebody who can come again: the mender hears of damage that is met.
+
+        Raises StorageFault, or KafkaError KAFKA_STORAGE_ERROR.
+        """
+        try:
+            return look()
+        except CorruptBatch as damage:
+            self._files.suspects.append(self.path)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, damage.detail) from damage
+        except StorageFault:
+            self._files.suspects.append(self.path)
+            raise
 
     def max_timestamp(self) -> int:
         """The greatest timestamp of its batches, -1 if none has one. May wait for the disk.
@@ -485,11 +515,13 @@ class Segment:
     ) -> tuple[list[AbortedTransaction], bool]:
         """Aborted transactions in this range that a marker here ends; whether that is all of them.
 
-        May wait for the disk. Raises CorruptBatch.
+        May wait for the disk. Raises as `search` does.
         """
         if self.is_closed:
             self._files.use_index(self)
-        return self.load_index().find_aborted(self.file(), start_offset, end_offset)
+        return self.search(
+            lambda: self.load_index().find_aborted(self.file(), start_offset, end_offset)
+        )
 
     def finder(self, source: Source | None = None) -> BatchFinder:
         """Searches the segment as it is now, in its file or a view. May wait for the disk."""
@@ -532,6 +564,16 @@ class Segment:
         self.dirty_file = None
         self._files.drop(self.path)
         self._files.forget_index(self)
+
+
+def _range_search(offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool) -> _Search:
+    return partial(
+        BatchFinder.find_range,
+        offset=offset,
+        max_bytes=max_bytes,
+        end_offset=end_offset,
+        at_least_one=at_least_one,
+    )
 
 
 def _first_batch(file: DiskFile, position: int) -> LogSlice:

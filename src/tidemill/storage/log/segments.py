@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import final
 
 from tidemill.storage.files.disk import Disk, DiskFile
@@ -127,11 +128,14 @@ class Segments:
     ) -> TimedOffset | None:
         """The first record between the two offsets with this timestamp or a later one."""
         for segment in self._below(end_offset):
-            if segment.max_timestamp() < timestamp_ms:
-                continue
-            found = segment.finder().first_at_time(
-                timestamp_ms, start_offset=start_offset, end_offset=end_offset
+            find = partial(
+                _first_at_time,
+                segment,
+                timestamp_ms,
+                start_offset=start_offset,
+                end_offset=end_offset,
             )
+            found = segment.search(find)
             if found is not None:
                 return found
         return None
@@ -143,10 +147,11 @@ class Segments:
         """
         greatest = NO_TIMESTAMP
         for segment in self._below(end_offset):
-            if segment.max_timestamp() > greatest:
+            if segment.search(segment.max_timestamp) > greatest:
                 finder = segment.finder()
                 find = finder.max_visible_timestamp if has_veils else finder.max_timestamp
-                greatest = max(greatest, find(start_offset=start_offset, end_offset=end_offset))
+                look = partial(find, start_offset=start_offset, end_offset=end_offset)
+                greatest = max(greatest, segment.search(look))
         return greatest
 
     def _index_of(self, offset: int) -> int:
@@ -184,3 +189,13 @@ class Segments:
 
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
+
+
+def _first_at_time(
+    segment: Segment, timestamp_ms: int, *, start_offset: int, end_offset: int
+) -> TimedOffset | None:
+    if segment.max_timestamp() < timestamp_ms:
+        return None
+    return segment.finder().first_at_time(
+        timestamp_ms, start_offset=start_offset, end_offset=end_offset
+    )

@@ -29,24 +29,23 @@ from typing import final
 from tidemill.core.errors import StorageFault
 from tidemill.core.limits import MIB
 from tidemill.storage.files.disk import Buffer, Disk
+from tidemill.storage.files.log_file_names import LOST_SUFFIX, offset_path
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.recovery.checked_scan import CheckedScan, FoundBatch, try_find_batch_after
 from tidemill.storage.rewriting.new_segment import NewSegment
 from tidemill.storage.state.log_damage import DamagedRange
 from tidemill.wire.batch import (
     HEADER_BYTES,
-    NO_SEQUENCE,
-    NO_TIMESTAMP,
     BatchHeader,
     CorruptBatch,
     iter_headers,
     read_header,
     verify,
-    write_header,
 )
+from tidemill.wire.records import empty_batch
 from tidemill.wire.transaction_marker import read_marker
 
-__all__ = ["Hole", "SegmentMend", "WrongBatches", "first_header"]
+__all__ = ["EpochAt", "FollowingHeader", "Hole", "SegmentMend", "WrongBatches", "first_header"]
 
 SLICE_BYTES = MIB
 
@@ -92,6 +91,7 @@ class SegmentMend:
         takes_all: bool = False,
     ) -> None:
         """`start_offset`: nobody needs what is below; `has_gaps`: compaction may have made some."""
+        self._disk = disk
         self._segment = segment
         self._following = following
         self._epoch_at = epoch_at
@@ -232,10 +232,44 @@ class SegmentMend:
         self._go_on(self.hole.range.end_offset)
 
     def fill_with_nothing(self) -> None:
-        """Put a batch without records into a hole that nobody can fill; for threads."""
+        """Put a batch without records into a hole that nobody can fill; for threads.
+
+        The damaged bytes are kept in a file: a tool, or another machine, may read more of them.
+        """
         assert self.hole is not None
+        self._keep_damaged(self.hole)
         self.new.write([self._fill_up_to(self.hole.range.end_offset)])
         self._go_on(self.next_offset)
+
+    def pass_over(self, end_offset: int) -> None:
+        """Both logs have lost what comes next, up to here; for threads."""
+        hole = self.hole
+        assert hole is not None
+        end_offset = min(end_offset, hole.range.end_offset)
+        self.new.write([self._fill_up_to(end_offset)])
+        if hole.next_batch is None and end_offset == hole.range.end_offset:
+            self._go_on(end_offset)
+
+    def _keep_damaged(self, hole: Hole) -> None:
+        if not hole.size_bytes:
+            return
+        directory = self._segment.path.rpartition("/")[0]
+        path = offset_path(directory, hole.range.start_offset, LOST_SUFFIX)
+        kept = self._disk.open(path, create=True)
+        try:
+            for done in range(0, hole.size_bytes, SLICE_BYTES):
+                size = min(SLICE_BYTES, hole.size_bytes - done)
+                kept.pwrite([self._read_damaged(size, self._scan.position + done)], done)
+            kept.sync()
+        finally:
+            kept.close()
+
+    def _read_damaged(self, size: int, position: int) -> bytes:
+        """Zeros, if the sectors cannot be read."""
+        try:
+            return self._file.pread(size, position)
+        except StorageFault:
+            return bytes(size)
 
     def take(self, records: Buffer, *, may_have_gaps: bool) -> None:
         """Write batches of another replica, up to the one that must follow. Raises WrongBatches.
@@ -310,20 +344,8 @@ class SegmentMend:
     def _fill_up_to(self, end_offset: int) -> Buffer:
         """A batch without records, so that nobody takes the gap for damage again."""
         known = self._epoch_at(self.next_offset)
-        out = bytearray(HEADER_BYTES)
-        write_header(
-            out,
-            base_offset=self.next_offset,
-            leader_epoch=max(self._epoch, 0) if known is None else known,
-            attributes=0,
-            last_offset_delta=end_offset - self.next_offset - 1,
-            base_timestamp=NO_TIMESTAMP,
-            max_timestamp=NO_TIMESTAMP,
-            producer_id=-1,
-            producer_epoch=-1,
-            base_sequence=NO_SEQUENCE,
-            record_count=0,
-        )
+        epoch = max(self._epoch, 0) if known is None else known
+        out = empty_batch(self.next_offset, end_offset, leader_epoch=epoch)
         self._note(read_header(out), out)
         return out
 

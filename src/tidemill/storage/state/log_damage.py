@@ -48,14 +48,12 @@ class DamagedRange:
 class LogDamage:
     """The damage of one log; almost always none."""
 
-    __slots__ = ("_given_up", "_ranges", "cut_offset", "has_ranges")
+    __slots__ = ("_given_up", "_to_mend", "cut_offset", "has_ranges")
 
     def __init__(
         self, ranges: Iterable[DamagedRange] = (), *, cut_offset: int | None = None
     ) -> None:
-        self._given_up: set[DamagedRange] = set()
-        """Those that no replica has."""
-        self._keep(sorted(ranges))
+        self._keep(sorted(ranges), [])
         self.cut_offset = cut_offset
         """What follows is to be fetched again, as soon as this replica follows a leader."""
 
@@ -65,57 +63,75 @@ class LogDamage:
     @property
     def ranges(self) -> list[DamagedRange]:
         """All of them, also those that were given up."""
-        return list(self._ranges)
+        return sorted({*self._to_mend, *self._given_up})
 
     @property
     def to_mend(self) -> list[DamagedRange]:
-        return [one for one in self._ranges if one not in self._given_up]
+        """Those that another replica may have."""
+        return list(self._to_mend)
+
+    @property
+    def given_up(self) -> list[DamagedRange]:
+        """Those that no replica has."""
+        return list(self._given_up)
 
     @property
     def is_open(self) -> bool:
         """Whether this replica lacks what another one may have."""
-        if self.cut_offset is not None:
-            return True
-        return self.has_ranges and len(self._ranges) > len(self._given_up)
+        return self.cut_offset is not None or bool(self._to_mend)
 
     def readable_end(self, offset: int, end_offset: int) -> int:
         """Up to where a read from `offset` on may go; KafkaError if it would begin in damage."""
-        for one in self._ranges:
-            if offset < one.start_offset:
-                return min(end_offset, one.start_offset)
-            if offset < one.end_offset:
-                self._refuse(one)
+        for is_given_up, ranges in ((False, self._to_mend), (True, self._given_up)):
+            for one in ranges:
+                if offset < one.start_offset:
+                    end_offset = min(end_offset, one.start_offset)
+                    break
+                if offset < one.end_offset:
+                    _refuse(one, is_given_up=is_given_up)
         return end_offset
 
-    def _refuse(self, one: DamagedRange) -> None:
-        where = f"offsets {one.start_offset} to {one.end_offset - 1} are damaged"
-        if one in self._given_up:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{where}, and no replica has them")
-        # Clients try this error again, and may take the other one for the end of their work.
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{where}, and being fetched again")
+    def try_given_up(self, offset: int) -> DamagedRange | None:
+        """The range with this offset that no replica has, if there is one."""
+        for one in self._given_up:
+            if one.start_offset <= offset < one.end_offset:
+                return one
+        return None
+
+    def touches(self, start_offset: int, end_offset: int) -> bool:
+        """Whether some of these offsets are damaged."""
+        return any(
+            one.start_offset < end_offset and start_offset < one.end_offset
+            for ranges in (self._to_mend, self._given_up)
+            for one in ranges
+        )
 
     def note(self, found: DamagedRange) -> None:
-        """A range was found; it counts as one with those that it touches."""
-        apart = [one for one in self._ranges if not _touch(one, found)]
-        joined = [found, *(one for one in self._ranges if _touch(one, found))]
+        """A range was found; it counts as one with those that it touches.
+
+        What was given up stays so: a batch without records is there, which looks whole to a mend.
+        """
+        apart = [one for one in self._to_mend if not _touch(one, found)]
+        joined = [found, *(one for one in self._to_mend if _touch(one, found))]
         start = min(one.start_offset for one in joined)
         end = max(one.end_offset for one in joined)
-        self._keep(sorted([*apart, DamagedRange(start, end)]))
+        self._keep(sorted([*apart, DamagedRange(start, end)]), self._given_up)
 
     def mended(self, start_offset: int, end_offset: int) -> None:
         """Everything between the two is as it was appended."""
-        left: list[DamagedRange] = []
-        for one in self._ranges:
-            below = DamagedRange(one.start_offset, min(one.end_offset, start_offset))
-            above = DamagedRange(max(one.start_offset, end_offset), one.end_offset)
-            left += [part for part in (below, above) if part.start_offset < part.end_offset]
-        self._keep(left)
+        self._keep(
+            _without(self._to_mend, start_offset, end_offset),
+            _without(self._given_up, start_offset, end_offset),
+        )
+
+    def verified(self, start_offset: int, end_offset: int) -> None:
+        """All batches between the two are valid; where something was given up, they are empty."""
+        self._keep(_without(self._to_mend, start_offset, end_offset), self._given_up)
 
     def give_up(self, one: DamagedRange) -> None:
         """No replica has it. It stays apart from what it touches, which may have another fate."""
         self.mended(one.start_offset, one.end_offset)
-        self._keep(sorted([*self._ranges, one]))
-        self._given_up.add(one)
+        self._keep(self._to_mend, sorted([*self._given_up, one]))
 
     def cut_to(self, offset: int) -> None:
         """The log ends here now."""
@@ -127,11 +143,12 @@ class LogDamage:
         """The log starts here now: nobody misses what is below."""
         self.mended(0, offset)
 
-    def _keep(self, ranges: list[DamagedRange]) -> None:
-        self._ranges = ranges
+    def _keep(self, to_mend: list[DamagedRange], given_up: list[DamagedRange]) -> None:
+        self._to_mend = to_mend
         """Rising, without overlaps; no more than the log has batches."""
-        self._given_up &= set(ranges)
-        self.has_ranges = bool(ranges)
+        self._given_up = given_up
+        """The same; of a compacted log both can have an offset, as all of it is fetched again."""
+        self.has_ranges = bool(to_mend or given_up)
         """Readers ask it for every fetch."""
 
     def encode(self) -> bytes | None:
@@ -140,14 +157,35 @@ class LogDamage:
             return None
         cut = _NO_CUT if self.cut_offset is None else self.cut_offset
         ranges = [
-            _RANGE.pack(one.start_offset, one.end_offset, one in self._given_up)
-            for one in self._ranges
+            _RANGE.pack(one.start_offset, one.end_offset, is_given_up)
+            for is_given_up, found in ((True, self._given_up), (False, self._to_mend))
+            for one in found
         ]
         return encode_checked(_KIND, _VERSION, b"".join([_CUT.pack(cut), *ranges]))
 
 
 def _touch(one: DamagedRange, other: DamagedRange) -> bool:
     return one.start_offset <= other.end_offset and other.start_offset <= one.end_offset
+
+
+def _refuse(one: DamagedRange, *, is_given_up: bool) -> None:
+    where = f"offsets {one.start_offset} to {one.end_offset - 1} are damaged"
+    if is_given_up:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{where}, and no replica has them")
+    # Clients try this error again, and may take the other one for the end of their work.
+    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{where}, and being fetched again")
+
+
+def _without(
+    ranges: Iterable[DamagedRange], start_offset: int, end_offset: int
+) -> list[DamagedRange]:
+    """What is left of them below and above these offsets."""
+    left: list[DamagedRange] = []
+    for one in ranges:
+        below = DamagedRange(one.start_offset, min(one.end_offset, start_offset))
+        above = DamagedRange(max(one.start_offset, end_offset), one.end_offset)
+        left += [part for part in (below, above) if part.start_offset < part.end_offset]
+    return left
 
 
 def load_damage(disk: Disk, directory: str) -> LogDamage:

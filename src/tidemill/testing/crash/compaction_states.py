@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import final
 
+from tidemill.core.errors import KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import IDEMPOTENCE_WINDOW_BATCHES
 from tidemill.core.rng import Rng
@@ -192,8 +193,11 @@ def _records(log: PartitionLog) -> list[Record]:
     records: list[Record] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        found = log.read(offset, max_bytes=1 << 16, end_offset=log.log_end_offset)
-        data = b"".join(found.chunks if found.load is None else found.load())
+        try:
+            found = log.read(offset, max_bytes=1 << 16, end_offset=log.log_end_offset)
+            data = b"".join(found.chunks if found.load is None else found.load())
+        except KafkaError as error:
+            raise BrokenPromise(f"I17: {offset} cannot be read: {error}") from error
         _require(bool(data), f"I10: nothing can be read at {offset}")
         for position, header in iter_headers(data):
             _require(header.next_offset > offset, f"I10: {offset} leads back")

@@ -667,6 +667,8 @@ class PartitionData(Message):
         "last_stable_offset",
         "log_end_offset",
         "log_start_offset",
+        "lost_end_offset",
+        "lost_epoch",
         "partition_index",
         "preferred_read_replica",
         "records",
@@ -688,6 +690,8 @@ class PartitionData(Message):
         preferred_read_replica: int = -1,
         records: Buffer | None = b"",
         log_end_offset: int = -1,
+        lost_end_offset: int = -1,
+        lost_epoch: int = -1,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
@@ -701,6 +705,8 @@ class PartitionData(Message):
         self.preferred_read_replica = preferred_read_replica
         self.records = records
         self.log_end_offset = log_end_offset
+        self.lost_end_offset = lost_end_offset
+        self.lost_epoch = lost_epoch
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
@@ -709,6 +715,8 @@ class PartitionData(Message):
         self.current_leader = None
         self.snapshot_id = None
         self.log_end_offset = -1
+        self.lost_end_offset = -1
+        self.lost_epoch = -1
         if version >= 5:
             (
                 self.partition_index,
@@ -746,6 +754,10 @@ class PartitionData(Message):
                     self.snapshot_id = SnapshotId.read(r, version)
                 elif tag == 10000:
                     (self.log_end_offset,) = r.fixed(_q)
+                elif tag == 10001:
+                    (self.lost_end_offset,) = r.fixed(_q)
+                elif tag == 10002:
+                    (self.lost_epoch,) = r.fixed(_i)
                 else:
                     r.pos = end
                 r.end_tag(end)
@@ -791,8 +803,15 @@ class PartitionData(Message):
             has_current_leader = self.current_leader is not None
             has_snapshot_id = self.snapshot_id is not None
             has_log_end_offset = self.log_end_offset != -1
+            has_lost_end_offset = self.lost_end_offset != -1
+            has_lost_epoch = self.lost_epoch != -1
             buf.append(
-                has_diverging_epoch + has_current_leader + has_snapshot_id + has_log_end_offset
+                has_diverging_epoch
+                + has_current_leader
+                + has_snapshot_id
+                + has_log_end_offset
+                + has_lost_end_offset
+                + has_lost_epoch
             )
             if has_diverging_epoch and self.diverging_epoch is not None:
                 value = Writer()
@@ -808,6 +827,10 @@ class PartitionData(Message):
                 w.tagged(2, value)
             if has_log_end_offset:
                 buf += b"\x90N\x08" + _q.pack(self.log_end_offset)
+            if has_lost_end_offset:
+                buf += b"\x91N\x08" + _q.pack(self.lost_end_offset)
+            if has_lost_epoch:
+                buf += b"\x92N\x04" + _i.pack(self.lost_epoch)
         else:
             w.nullable_records(self.records)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.batches import batch, data_of, fill, flush
-from tidemill.core.errors import KafkaError, StorageFault
+from tests.support.batches import append, batch, data_of, fill, flush
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig, end_of
 from tidemill.storage.log.partition_log import FilePartitionLog
@@ -13,6 +13,7 @@ from tidemill.storage.recovery.clean_load import CheckpointedLog
 from tidemill.storage.recovery.log_recovery import recover
 from tidemill.storage.state.log_damage import DamagedRange
 from tidemill.testing.sim.disk import SimDisk
+from tidemill.wire.batch import HEADER_BYTES
 
 SIZE = len(batch(0))
 PER_SEGMENT = 10
@@ -37,6 +38,16 @@ def reloaded(disk: SimDisk) -> tuple[FilePartitionLog, FileCache]:
         now_ms=0,
     )
     return FilePartitionLog(disk, files, PATH, CONFIG, state), files
+
+
+def written(disk: SimDisk) -> tuple[FilePartitionLog, FileCache]:
+    """The log of the process that has written it, and believes its pages; times are offsets."""
+    files = FileCache(disk)
+    log = FilePartitionLog.create(disk, files, PATH, CONFIG)
+    for offset in range(RECORDS):
+        append(log, batch(offset, times=[offset]))
+    flush(log)
+    return log, files
 
 
 def read_to_the_end(log: FilePartitionLog, offset: int, max_bytes: int) -> bytes:
@@ -94,3 +105,62 @@ def test_records_before_a_damaged_header_can_be_read(byte):
     log.damage.note(DamagedRange(14, 15))
     found = log.read(12, max_bytes=1 << 20, end_offset=RECORDS)
     assert data_of(found) == b"".join(written[12:14])
+
+
+def assert_told(refused: pytest.ExceptionInfo[KafkaError], files: FileCache, path: str) -> None:
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert set(files.suspects) == {path}
+
+
+@pytest.mark.parametrize("place", [1, 3])
+@pytest.mark.parametrize("byte", [LENGTH_AT, MAGIC_AT])
+def test_a_search_in_memory_that_meets_a_damaged_header_is_one_to_try_again(place, byte):
+    disk = SimDisk()
+    log, files = written(disk)
+    segment = list(log.segments)[place]
+    disk.flip_bit(segment.path, SIZE + byte, 4)
+    found = log.read(segment.base_offset + 2, max_bytes=1, end_offset=RECORDS)
+    assert found.load is not None
+    with pytest.raises(KafkaError) as refused:
+        found.load()
+    assert_told(refused, files, segment.path)
+
+
+@pytest.mark.parametrize("max_bytes", [1, 200, 2_000])
+@pytest.mark.parametrize("bit", range(8))
+@pytest.mark.parametrize("place", [1, 3])
+def test_I17_no_damaged_header_that_is_known_misleads_a_read_behind_it(place, bit, max_bytes):
+    disk = SimDisk()
+    log, _ = written(disk)
+    segment = list(log.segments)[place]
+    damaged = segment.base_offset + 1
+    log.damage.note(DamagedRange(damaged, damaged + 1))
+    for byte in range(HEADER_BYTES):
+        disk.flip_bit(segment.path, SIZE + byte, bit)
+        try:
+            found = data_of(log.read(damaged + 1, max_bytes=max_bytes, end_offset=RECORDS))
+        except (KafkaError, StorageFault):
+            pass
+        else:
+            assert found.startswith(batch(damaged + 1, times=[damaged + 1])), f"byte {byte}"
+        disk.flip_bit(segment.path, SIZE + byte, bit)
+
+
+def test_a_search_by_time_that_meets_damage_is_one_to_try_again():
+    disk = SimDisk()
+    log, files = written(disk)
+    segment = log.segments.oldest
+    disk.flip_bit(segment.path, 7 * SIZE + MAGIC_AT, 4)
+    with pytest.raises(KafkaError) as refused:
+        log.offset_by_time(8, end_offset=RECORDS)
+    assert_told(refused, files, segment.path)
+
+
+def test_a_search_for_the_greatest_time_that_meets_damage_is_one_to_try_again():
+    disk = SimDisk()
+    log, files = written(disk)
+    segment = log.segments.oldest
+    disk.flip_bit(segment.path, 7 * SIZE + MAGIC_AT, 4)
+    with pytest.raises(KafkaError) as refused:
+        log.max_timestamp(end_offset=PER_SEGMENT - 1)
+    assert_told(refused, files, segment.path)

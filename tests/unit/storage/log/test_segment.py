@@ -175,7 +175,7 @@ def test_I17_a_cold_read_verifies_checksums(disk, segment):
     assert found.load is not None
     with pytest.raises(KafkaError) as refusal:
         found.load()
-    assert refusal.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_I17_damage_hides_only_what_follows_it(disk, segment):

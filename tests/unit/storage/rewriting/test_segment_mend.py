@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,7 +15,13 @@ from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.recovery import checked_scan
 from tidemill.storage.rewriting.new_segment import swap_steps
-from tidemill.storage.rewriting.segment_mend import SegmentMend, WrongBatches, first_header
+from tidemill.storage.rewriting.segment_mend import (
+    EpochAt,
+    FollowingHeader,
+    SegmentMend,
+    WrongBatches,
+    first_header,
+)
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import iter_headers
 
@@ -45,17 +52,29 @@ class Place:
         """Damage one batch of the segment."""
         self.disk.flip_bit(self.segment.path, place * SIZE + byte)
 
-    def mend(self, **options: int) -> SegmentMend:
+    def mend(
+        self,
+        *,
+        epoch_at: EpochAt | None = None,
+        following: FollowingHeader | None = None,
+        **options: int,
+    ) -> SegmentMend:
         log = self.log
         later = [one for one in log.segments if one.base_offset >= self.segment.next_offset]
         return SegmentMend(
             self.disk,
             self.segment,
             index_interval_bytes=SIZE,
-            following=lambda: first_header(later),
-            epoch_at=log.epochs.epoch_at,
+            following=following or partial(first_header, later),
+            epoch_at=epoch_at or log.epochs.epoch_at,
             **options,
         )
+
+    def part_at(self, offset: int) -> None:
+        """The other log goes another way from here on, in another epoch."""
+        self.other.truncate_to(offset)
+        for _ in range(10):
+            append(self.other, batch(self.other.log_end_offset, epoch=1))
 
     def read(self, offset: int, source: FilePartitionLog | None = None) -> bytes:
         """What another replica answers: two batches at a time."""
@@ -133,13 +152,27 @@ def test_readers_find_the_mended_batches():
 
 def test_a_replica_whose_log_went_another_way_mends_nothing():
     here = Place()
-    here.other.truncate_to(7)
-    for _ in range(10):
-        append(here.other, batch(here.other.log_end_offset, epoch=1))
+    here.part_at(7)
     here.flip(2)
     with pytest.raises(WrongBatches):
         here.run(here.mend())
     assert here.bytes_on_disk() != here.before
+
+
+def test_I10_the_batch_that_follows_shows_another_log_where_epochs_are_not_known():
+    here = Place()
+    here.part_at(7)
+    here.flip(2)
+    with pytest.raises(WrongBatches, match="not the one that follows"):
+        here.run(here.mend(epoch_at=lambda _offset: None))
+
+
+def test_I10_the_epoch_shows_another_log_where_no_batch_follows():
+    here = Place()
+    here.part_at(9)
+    here.flip(PER_SEGMENT - 1)
+    with pytest.raises(WrongBatches, match="not of leader epoch 1"):
+        here.run(here.mend(following=lambda: None))
 
 
 def test_a_replica_that_lacks_the_same_offsets_mends_nothing_unless_it_is_believed():

@@ -58,11 +58,31 @@ def test_ranges_that_touch_are_one():
     assert pairs(noted((30, 40), (10, 20))) == [(10, 20), (30, 40)]
 
 
-def test_what_is_found_beside_a_lost_range_reopens_it():
-    damage = noted((10, 20))
+def refusal_at(damage: LogDamage, offset: int) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        damage.readable_end(offset, END)
+    return refused.value.code
+
+
+@pytest.mark.parametrize("found", [(20, 25), (5, 10), (5, 25), (12, 15), (10, 25)])
+def test_I17_what_was_given_up_is_refused_when_damage_beside_it_was_mended(disk, found):
+    damage = LogDamage()
     damage.give_up(HOLE)
-    damage.note(DamagedRange(20, 25))
-    assert damage.to_mend == [DamagedRange(10, 25)]
+    damage.note(DamagedRange(*found))
+    store_damage(disk, "/t-0", damage.encode())
+    for one in (damage, load_damage(disk, "/t-0")):
+        assert one.to_mend == [DamagedRange(*found)]
+        one.verified(*found)
+        assert not one.is_open
+        assert refusal_at(one, 10) == refusal_at(one, 19) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_I17_a_log_start_inside_what_was_given_up_leaves_the_rest_lost():
+    damage = LogDamage()
+    damage.give_up(HOLE)
+    damage.start_at(15)
+    assert not damage.is_open
+    assert refusal_at(damage, 15) is ErrorCode.CORRUPT_MESSAGE
 
 
 def test_mending_a_part_leaves_the_rest():

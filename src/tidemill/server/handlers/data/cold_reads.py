@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from tidemill.core.errors import DiskBusy, ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
 from tidemill.core.limits import FILTER_LOOP_BATCH_BYTES_MAX
 from tidemill.server.fetching.aborted_search import AbortedSearch, listed
 from tidemill.server.fetching.view_reader import ViewRead
@@ -19,7 +19,6 @@ from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.index.aborted_index import AbortedTransaction
 from tidemill.storage.log.interface import LogSlice
-from tidemill.wire.batch import CorruptBatch
 from tidemill.wire.generated.fetch import PartitionData
 
 __all__ = ["ColdRead", "ColdSlice"]
@@ -88,10 +87,6 @@ class ColdRead:
         data = cold.data
         try:
             chunks, aborted = await self._context.services.disk.run(cold.read)
-        except CorruptBatch as damage:
-            # The mender has been told. Clients come again; if it gives up, the log refuses them.
-            self._refuse(data, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, damage.detail))
-            return
         except (KafkaError, StorageFault) as error:
             self._refuse(data, error)
             return

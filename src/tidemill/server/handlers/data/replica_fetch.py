@@ -264,6 +264,7 @@ class _ReplicaFetch:
                 found = self._read(slot, data, budget - found_bytes)
             except (KafkaError, StorageFault) as error:
                 self._refuse(data, error)
+                _tell_loss(slot, data)
                 self._session.drop(slot)
             else:
                 slot.told(has_records=found.size_bytes > 0)
@@ -314,6 +315,17 @@ class _ReplicaFetch:
         if topic is None:
             topic = self._topics[topic_id] = FetchableTopicResponse(topic_id=topic_id)
         topic.partitions.append(data)
+
+
+def _tell_loss(slot: ReplicaSlot, data: PartitionData) -> None:
+    """Where no replica has what the follower asks for, it goes on behind that (ADR 0025)."""
+    log = slot.partition.log
+    lost = log.damage.try_given_up(slot.fetch_offset)
+    if lost is not None:
+        epoch = log.epochs.epoch_at(slot.fetch_offset)
+        _, epoch_end = log.epochs.end_offset_for(epoch, log.log_end_offset)
+        data.lost_epoch = epoch
+        data.lost_end_offset = min(lost.end_offset, epoch_end)
 
 
 def _diverges(partition: Partition, wanted: FetchPartition, data: PartitionData) -> bool:
