@@ -127,6 +127,11 @@ class ClusterHealth:
         held = f"{row.replicas} replicas"
         if row.address is None:
             yield f"broker {row.broker_id} is missing and holds {held}: start it"
+        elif row.broker_id in self._snapshot.silent:
+            yield (
+                f"broker {row.broker_id} does not answer at {row.address}: if it has ended, others "
+                "lead as soon as its session ends; start it again"
+            )
         elif row.broker_id in self._snapshot.fenced:
             waits = f"broker {row.broker_id} waits until the controller lets it in"
             yield self._snapshot.fenced[row.broker_id] or waits
@@ -169,6 +174,7 @@ def cluster_facts(snapshot: ClusterSnapshot) -> dict[str, Any]:
         "offline": [str(name) for name in health.offline],
         "under_replicated": [str(name) for name in health.under_replicated],
         "not_preferred": [str(name) for name in health.not_preferred],
+        "silent": sorted(snapshot.silent),
         "fenced": sorted(snapshot.fenced),
         "kept_out": [
             {"broker": broker_id, "because": why}

@@ -29,10 +29,12 @@ _ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted or created again; try again",
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or change it with `tidemill topic alter`",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "it cannot be more than the number of brokers",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "start more brokers, or ask for fewer with --replication",
     ErrorCode.INVALID_PARTITIONS: "partitions can be added, not removed",
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes with `tidemill topic alter`",
     ErrorCode.NOT_ENOUGH_REPLICAS: "start more brokers, or lower min.insync.replicas",
+    ErrorCode.NOT_CONTROLLER: "no broker acts as the controller now, so nothing can be changed: "
+    "see in the brokers' logs whether they reach their store",
     ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log about its disk",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`--from beginning` starts with what is still kept",
     ErrorCode.GROUP_ID_NOT_FOUND: "`tidemill group list` shows what there is",

@@ -77,6 +77,15 @@ def test_a_replica_of_a_missing_broker_is_not_asked():
     }
 
 
+def test_a_broker_that_is_registered_and_does_not_answer_is_named():
+    found = replace(snapshot(partition(0, 0, [0, 1, 2])), silent=frozenset({1}))
+    assert list(ClusterHealth(found).sentences()) == [
+        "broker 1 does not answer at h:9093: if it has ended, others lead as soon as its session "
+        "ends; start it again"
+    ]
+    assert cluster_facts(found)["silent"] == [1]
+
+
 def test_a_missing_controller_is_named():
     found = ClusterHealth(ClusterSnapshot("id", -1, [BrokerInfo(0, "h", 1)], []))
     assert "no controller" in next(found.sentences())

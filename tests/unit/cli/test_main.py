@@ -53,6 +53,13 @@ def test_S52_the_brokers_message_becomes_one_escaped_line():
     assert failure.line == "INVALID_CONFIG: bad value \\x1b[31m"
 
 
+def test_a_cluster_that_nobody_can_change_points_to_its_store():
+    failure = explain(KafkaError(ErrorCode.NOT_CONTROLLER, "no elections were held"))
+
+    assert failure is not None
+    assert "see in the brokers' logs whether they reach their store" in failure.line
+
+
 def test_an_interrupt_prints_nothing():
     failure = explain(KeyboardInterrupt())
 

@@ -10,7 +10,7 @@ from tidemill.cli.partition_names import parse_partition
 from tidemill.cli.replica_moves import MovePlan, carry_out, show_plan, wait_empty
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
-from tidemill.client.admin.cluster_admin import take_cluster_snapshot
+from tidemill.client.admin.cluster_admin import ClusterSnapshot, take_cluster_snapshot
 from tidemill.client.admin.replica_admin import (
     list_reassignments,
     reassign,
@@ -22,7 +22,7 @@ from tidemill.core.balance import evened, vacated
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 
-__all__ = ["drain", "reassign_command", "rebalance", "unregister"]
+__all__ = ["drain", "dry_run_option", "reassign_command", "rebalance", "unregister"]
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan, and change nothing.")
 
@@ -93,11 +93,13 @@ def drain(broker_id: int, cancel: bool, dry_run: bool, as_json: bool, bootstrap:
     """
 
     async def work(client: ClusterClient) -> None:
+        snapshot = await take_cluster_snapshot(client)
+        _check_there(snapshot, broker_id)
         if cancel:
             await set_draining(client, broker_id, is_draining=False)
             _tell(f"broker {broker_id} is given replicas again", as_json=as_json)
             return
-        plan = MovePlan.of(await take_cluster_snapshot(client), without=[broker_id])
+        plan = MovePlan.of(snapshot, without=[broker_id])
         plan = replace(plan, targets=vacated(plan.before, plan.racks, [broker_id]))
         _check_room(plan, broker_id)
         if dry_run:
@@ -158,6 +160,17 @@ def _tell(line: str, *, as_json: bool) -> None:
         click.echo(line)
 
 
+def _check_there(snapshot: ClusterSnapshot, broker_id: int) -> None:
+    """UserError if there is no such broker now: it could not be told to drain."""
+    there = [one.broker_id for one in snapshot.brokers]
+    if broker_id not in there:
+        shown = ", ".join(map(str, there))
+        raise UserError(
+            f"broker {broker_id} is not there, only {shown}: start it; or, if it is gone for good, "
+            "wait until others have its replicas, then use `tidemill cluster unregister`"
+        )
+
+
 def _check_room(plan: MovePlan, broker_id: int) -> None:
     """UserError if a replica has nowhere to go: the drain would never end."""
     stuck = [
@@ -177,7 +190,7 @@ def _check_room(plan: MovePlan, broker_id: int) -> None:
 def _partitions(plan: MovePlan, name: str) -> list[TopicPartition]:
     """The partitions that a TOPIC or TOPIC:PARTITION means."""
     found = [one for one in plan.before if one.topic == name]
-    if not found and name not in plan.views:
+    if not found and name not in plan.views and ":" in name:
         one = parse_partition(name)
         found = [one] if one in plan.before else []
     if not found:

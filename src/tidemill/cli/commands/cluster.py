@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import replace
+from functools import partial
 
 import click
 
@@ -12,6 +13,7 @@ from tidemill.cli.cluster_commands.cluster_features import features
 from tidemill.cli.cluster_commands.cluster_migrate import migrate
 from tidemill.cli.cluster_commands.cluster_moves import (
     drain,
+    dry_run_option,
     reassign_command,
     rebalance,
     unregister,
@@ -31,10 +33,13 @@ from tidemill.client.admin.repair_admin import find_conflicts_among
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
 
 __all__ = ["cluster"]
 
 _WATCH_S = 1.0
+_NAMES_MAX = 20
+_NOT_NEEDED = "no partition needs an election"
 
 
 @click.group()
@@ -81,33 +86,62 @@ def describe(watch: bool, as_json: bool, bootstrap: str) -> None:
     help="One partition; repeatable.  [default: all that need it]",
 )
 @click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
+@dry_run_option
 @json_option
 @bootstrap_option
-def elect(kind: str, names: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> None:
+def elect(
+    kind: str, names: tuple[str, ...], yes: bool, dry_run: bool, as_json: bool, bootstrap: str
+) -> None:
     """Elect leaders.
 
     `preferred` gives partitions back to the first of their replicas. `unclean` gives a partition
     without a leader to a replica that may lack acknowledged records: they are lost then.
     """
-    partitions = [parse_partition(name) for name in names] or None
     is_unclean = kind == "unclean"
-    if is_unclean and not yes:
-        click.confirm("Records that the new leaders lack are lost. Go on?", abort=True, err=True)
+    partitions = [parse_partition(name) for name in names] or None
+    if dry_run or (is_unclean and not yes):
+        needing = run_client(bootstrap, partial(_needing, unclean=is_unclean))
+        partitions = [one for one in partitions or needing if one in needing]
+    if dry_run:
+        _show_needing(partitions or [], as_json=as_json)
+        return
+    if is_unclean and not yes and partitions:
+        told = ", ".join(escape(str(one)) for one in partitions[:_NAMES_MAX])
+        more = f" and {len(partitions) - _NAMES_MAX} more" if len(partitions) > _NAMES_MAX else ""
+        question = f"Records that the new leaders lack are lost in {told}{more}. Go on?"
+        click.confirm(question, abort=True, err=True)
 
     async def work(client: ClusterClient) -> list[ElectionResult]:
+        if partitions == []:
+            return []
         return await elect_leaders(client, partitions, unclean=is_unclean)
 
     results = run_client(bootstrap, work)
     if as_json:
         print_json([_facts(result) for result in results])
     elif not results:
-        click.echo("no partition needs an election")
+        click.echo(_NOT_NEEDED)
     else:
         for result in results:
             done = result.code is ErrorCode.NONE
             outcome = "elected" if done else f"{result.code.name}: {escape(result.detail)}"
             click.echo(f"{escape(str(result.partition))}  {outcome}")
     _check_done(results)
+
+
+async def _needing(client: ClusterClient, *, unclean: bool) -> list[TopicPartition]:
+    """The partitions that an election would give another leader."""
+    health = ClusterHealth(await take_cluster_snapshot(client))
+    return health.offline if unclean else health.not_preferred
+
+
+def _show_needing(partitions: list[TopicPartition], *, as_json: bool) -> None:
+    if as_json:
+        print_json([{"topic": one.topic, "partition": one.partition} for one in partitions])
+    elif not partitions:
+        click.echo(_NOT_NEEDED)
+    for one in [] if as_json else partitions:
+        click.echo(f"{escape(str(one))}  would get another leader")
 
 
 def _check_done(results: list[ElectionResult]) -> None:

@@ -10,7 +10,7 @@ from tidemill.client.admin.feature_admin import finalized_levels
 from tidemill.client.admin.repair_admin import LogConflict
 from tidemill.client.admin.replica_admin import (
     Reassignment,
-    list_draining,
+    ask_draining,
     list_fenced,
     list_reassignments,
 )
@@ -46,6 +46,8 @@ class ClusterSnapshot:
     fenced: Mapping[int, str] = field(default_factory=dict)
     """Brokers that are not let in, with why their software keeps them out, if it does."""
     draining: frozenset[int] = frozenset()
+    silent: frozenset[int] = frozenset()
+    """Registered brokers that do not answer: dead, with a session that has not ended yet."""
     views: Mapping[str, str] = field(default_factory=dict)
     """The names of views, with those of their bases."""
     conflicts: Sequence[LogConflict] = ()
@@ -72,14 +74,18 @@ async def take_cluster_snapshot(cluster: ClusterClient) -> ClusterSnapshot:
     names = sorted(name for name, topic in known.topics.items() if not topic.internal)
     views = {one.name: one.of for one in await ViewAdmin(cluster).views_among(names)}
     topics = [topic for name, topic in known.topics.items() if name not in views]
+    drained = await ask_draining(cluster, broker_ids)
+    silent = frozenset(one for one, answer in drained.items() if answer is None)
+    deaf = known.controller_id in silent or known.controller_id not in known.brokers
     return ClusterSnapshot(
         known.cluster_id or "",
         known.controller_id,
         [known.brokers[one] for one in broker_ids],
         sorted(topics, key=lambda topic: topic.name),
-        await list_reassignments(cluster),
+        await list_reassignments(cluster, from_any=deaf),
         await list_fenced(cluster),
-        await list_draining(cluster, broker_ids),
+        frozenset(one for one, answer in drained.items() if answer),
+        silent,
         views,
         levels=await finalized_levels(cluster),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
@@ -43,7 +43,7 @@ from tidemill.wire.generated.unregister_broker import (
 
 __all__ = [
     "Reassignment",
-    "list_draining",
+    "ask_draining",
     "list_fenced",
     "list_reassignments",
     "reassign",
@@ -54,6 +54,8 @@ __all__ = [
 DRAINING = "tidemill.broker.draining"
 _BROKER_RESOURCE = 4
 _SET, _DELETE = 0, 1
+_PATIENCE_S = 3.0
+"""With a broker that may be dead, while people wait."""
 
 
 @final
@@ -97,12 +99,20 @@ async def reassign(
     }
 
 
-async def list_reassignments(cluster: ClusterClient) -> list[Reassignment]:
-    """All partitions whose replicas are being moved, by name."""
+async def list_reassignments(
+    cluster: ClusterClient, *, from_any: bool = False
+) -> list[Reassignment]:
+    """All partitions whose replicas are being moved, by name.
+
+    The controller knows of all; `from_any` asks another broker, which may hear a moment later.
+    """
     request = ListPartitionReassignmentsRequest(
         timeout_ms=int(cluster.request_timeout_s * 1000), topics=None
     )
-    response = await cluster.ask_controller(request, ListPartitionReassignmentsResponse)
+    if from_any:
+        response = await cluster.ask_any(request, ListPartitionReassignmentsResponse)
+    else:
+        response = await cluster.ask_controller(request, ListPartitionReassignmentsResponse)
     check(response.error_code, response.error_message or "reassignments are not listed")
     found = [
         Reassignment(
@@ -137,22 +147,27 @@ async def set_draining(cluster: ClusterClient, broker_id: int, *, is_draining: b
     await retry_refusals(ask, {ErrorCode.NOT_CONTROLLER})
 
 
-async def list_draining(cluster: ClusterClient, broker_ids: Iterable[int]) -> frozenset[int]:
-    """Those of some live brokers that are drained; one that does not answer is not counted."""
-    found = set()
-    for broker_id in broker_ids:
-        resource = DescribeConfigsResource(
-            resource_type=_BROKER_RESOURCE,
-            resource_name=str(broker_id),
-            configuration_keys=[DRAINING],
-        )
-        request = DescribeConfigsRequest(resources=[resource])
-        with suppress(ClientError, KafkaError):
+async def ask_draining(cluster: ClusterClient, broker_ids: Iterable[int]) -> dict[int, bool | None]:
+    """Which of some brokers are drained; None: it does not answer.
+
+    One after the other: a client opens one connection at a time, and a frozen broker holds that up.
+    """
+    return {one: await _ask_draining(cluster, one) for one in broker_ids}
+
+
+async def _ask_draining(cluster: ClusterClient, broker_id: int) -> bool | None:
+    resource = DescribeConfigsResource(
+        resource_type=_BROKER_RESOURCE,
+        resource_name=str(broker_id),
+        configuration_keys=[DRAINING],
+    )
+    request = DescribeConfigsRequest(resources=[resource])
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
             response = await cluster.ask_broker(broker_id, request, DescribeConfigsResponse)
-            values = [config.value for one in response.results for config in one.configs]
-            if values == ["true"]:
-                found.add(broker_id)
-    return frozenset(found)
+    except (ClientError, KafkaError, TimeoutError):
+        return None
+    return [config.value for one in response.results for config in one.configs] == ["true"]
 
 
 async def list_fenced(cluster: ClusterClient) -> dict[int, str]:
