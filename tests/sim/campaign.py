@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from tests.sim.clients import Worker, drain, retry_until_ready
 from tests.sim.faults import KNOWN_HOLES_KINDS, STALE_READS, Faults
 from tests.sim.history import History
+from tests.sim.odd_brokers import OTHER_VERSION, founding_software
 from tests.sim.probe import Probe
 from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
 from tests.sim.stale_client import StaleClient
@@ -150,8 +151,9 @@ def run_campaign(
         reads_stale = brokers > 1 and STALE_READS not in KNOWN_HOLES_KINDS
 
     async def main(world: SimWorld, history: History, probe: Probe) -> None:
+        software = founding_software(seed, has_versions=OTHER_VERSION in kinds)
         for broker_id in ids:
-            await world.start_broker(broker_id)
+            await world.start_broker(broker_id, software=software)
         await create_topic(world, brokers)
         trouble = Faults(world, history, probe, ids, [k for k in kinds if k != STALE_READS])
         campaign.faults = trouble.done

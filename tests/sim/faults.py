@@ -12,6 +12,7 @@ from functools import partial
 
 from tests.sim.clients import retry_until_ready
 from tests.sim.history import History
+from tests.sim.odd_brokers import OTHER_VERSION, run_other_version, shrink_early
 from tests.sim.probe import Probe
 from tests.sim.replica_moves import ReplicaMoves
 from tests.sim.second_topic import SecondTopic
@@ -59,8 +60,10 @@ ALL_KINDS = (
     "pause_with_mail",
     "return_cut_off",
     "rot",
+    "early_shrink",
+    OTHER_VERSION,
 )
-NAMED_KINDS = ("pause_with_mail", "return_cut_off", "rot")
+NAMED_KINDS = ("pause_with_mail", "return_cut_off", "rot", "early_shrink", OTHER_VERSION)
 """Only where a run names them: the seeds of before keep what they draw."""
 STALE_READS = "stale_reads"
 """Not a fault: clients that ask former leaders, too, during the whole run."""
@@ -178,6 +181,10 @@ class Faults:
             "rot": self._rot,
             "lost_progress": self._lost_progress,
             "small_fetches": self._small_fetches,
+            "early_shrink": partial(shrink_early, self._world, self._rng, self._pause),
+            OTHER_VERSION: partial(
+                run_other_version, self._world, self._rng, self._pause, self._restart_cleanly
+            ),
         }
         self._free.discard(broker_id)
         await of_one[kind](broker_id)

@@ -28,6 +28,7 @@ from tidemill.testing.sim.world import SimWorld
 
 __all__ = ["InvariantBroken", "Probe"]
 
+FOLLOWER_FIELDS = 4
 _Sample = tuple[int, int, int, bool, int]
 """Epoch, high watermark, log end, whether too few are in sync, and the last stable offset."""
 
@@ -39,34 +40,31 @@ class InvariantBroken(AssertionError):
 class _BrokerSample:
     """What the checks depend on in one broker: with equal samples they come to the same."""
 
-    __slots__ = ("by_partition", "led", "of_all")
+    __slots__ = ("by_partition", "of_all")
 
     def __init__(self, broker: Broker, partitions: Sequence[TopicPartition]) -> None:
         cluster, find = broker.cluster, broker.replicas.find
         self.of_all = (broker, cluster.image, cluster.lease.fenced)
-        self.by_partition: list[tuple[object, ...]] = []
-        self.led: list[TopicPartition] = []
-        for partition in partitions:
-            copy = find(*partition)
-            if copy is None:
-                self.by_partition.append(())
-                continue
-            log = copy.log
-            common = (copy, copy.leader_epoch, log.log_end_offset, log.flushed_offset)
-            if not copy.is_leader:
-                self.by_partition.append(common)
-                continue
-            self.led.append(partition)
-            self.by_partition.append(
-                (
-                    *common,
-                    copy.isr,
-                    copy.effective_in_sync_min,
-                    copy.last_stable_offset(),
-                    copy.high_watermark,
-                    copy.durable_offset,
-                )
-            )
+        self.by_partition = [_sampled(find(topic, number)) for topic, number in partitions]
+
+
+def _sampled(copy: Partition | None) -> tuple[object, ...]:
+    if copy is None:
+        return ()
+    log = copy.log
+    if not copy.is_leader:
+        return (copy, copy.leader_epoch, log.log_end_offset, log.flushed_offset)
+    return (
+        copy,
+        copy.leader_epoch,
+        log.log_end_offset,
+        log.flushed_offset,
+        copy.isr,
+        copy.effective_in_sync_min,
+        copy.last_stable_offset(),
+        copy.high_watermark,
+        copy.durable_offset,
+    )
 
 
 class Probe:
@@ -82,6 +80,7 @@ class Probe:
         """Brokers that lost power when they last ended, or as suspects before that."""
         self._samples: dict[int, _BrokerSample] = {}
         """By broker: all that the checks depend on, when they were last made."""
+        self._brokers: Mapping[int, Broker] = {}
         self._stale_hosts_seen = 0
         self._led_twice: set[TopicPartition] = set()
         self.broken: str | None = None
@@ -98,6 +97,7 @@ class Probe:
         self._told.clear()
         self._last.clear()
         self._samples.clear()
+        self._brokers = {}
 
     @property
     def elections(self) -> int:
@@ -140,8 +140,8 @@ class Probe:
         if self.broken is not None:
             return
         brokers = self._world.up_brokers()
-        if brokers.keys() != self._samples.keys() or self.stale_hosts != self._stale_hosts_seen:
-            self._stale_hosts_seen = self.stale_hosts
+        if brokers is not self._brokers or self.stale_hosts != self._stale_hosts_seen:
+            self._brokers, self._stale_hosts_seen = brokers, self.stale_hosts
             self._samples.clear()
             ran = brokers
         changed = self._sample(ran)
@@ -167,7 +167,13 @@ class Probe:
         return changed
 
     def _find_led_twice(self) -> set[TopicPartition]:
-        led = Counter(one for sample in self._samples.values() for one in sample.led)
+        """A sample of a leader is longer than one of a follower."""
+        led = Counter(
+            one
+            for sample in self._samples.values()
+            for one, state in zip(self.partitions, sample.by_partition, strict=True)
+            if len(state) > FOLLOWER_FIELDS
+        )
         return {one for one, count in led.items() if count > 1}
 
     def _look_at(self, partition: TopicPartition, brokers: Mapping[int, Broker]) -> None:

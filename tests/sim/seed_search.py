@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from tests.sim.campaign import Pace
 from tests.sim.faults import ALL_KINDS, DEFAULT_KINDS, STALE_READS
-from tests.sim.loads import LOADS, RECORDS, TRANSACTIONS
+from tests.sim.loads import GROUPS, LOADS, RECORDS, TRANSACTIONS
 
 __all__ = ["Outcome", "Settings", "parse_kinds", "run_one", "shrunk"]
 
@@ -145,6 +145,7 @@ def _summary(outcomes: Sequence[Outcome], seconds: float) -> dict[str, object]:
         "events": sum(one.events for one in passed),
         "records_acknowledged": _acked(passed, RECORDS),
         "transactions_committed": _acked(passed, TRANSACTIONS),
+        "offsets_committed": _acked(passed, GROUPS),
         "faults": dict(sorted(kinds.items())),
     }
 

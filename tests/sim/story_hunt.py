@@ -9,6 +9,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+from tests.sim.test_damage import (
+    test_I17_damage_that_is_known_outlives_a_restart as restarts_with_damage,
+)
+from tests.sim.test_damage_races import (
+    test_I10_a_cut_while_another_replica_is_asked_ends_the_mend as cuts_meanwhile,
+)
+from tests.sim.test_damage_races import (
+    test_I14_a_follower_is_cut_whose_header_is_damaged_where_the_cut_is as recovers_with_damage,
+)
 from tests.sim.test_deleted_topics import return_to_a_bad_page
 from tests.sim.test_group_coordinator import ask_a_coordinator_without_a_lease
 from tests.sim.test_owner_lease import (
@@ -29,6 +38,10 @@ STORIES: dict[str, Callable[[], object]] = {
     "no lease at the marks": partial(waits_for_the_lease, SEED),
     "no lease at a coordinator": partial(ask_a_coordinator_without_a_lease, SEED),
     "strays purged with a bad page": return_to_a_bad_page,
+    "damage forgotten over a restart": partial(restarts_with_damage, SEED),
+    "silent replica lacks it": partial(restarts_with_damage, SEED),
+    "follower with a hole gets in sync": partial(recovers_with_damage, SEED),
+    "mend goes on after a cut": cuts_meanwhile,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
@@ -69,3 +70,20 @@ def test_a_clean_restart_scans_nothing_and_keeps_the_leader_epoch():
             assert after.high_watermark == before.high_watermark == 20
 
     SimWorld(1, values={"num.partitions": 1}).run(main)
+
+
+def test_nothing_is_kept_of_brokers_that_ended_after_two_burials():
+    async def main(world: SimWorld) -> None:
+        ended = []
+        await world.start_broker(0)
+        for end in (world.crash, world.stop_broker):
+            ended.append(weakref.ref(world.broker(0)))
+            done = end(0)
+            if done is not None:
+                await done
+            await world.restart(0)
+        world.loop.bury()
+        world.loop.bury()
+        assert [one() for one in ended] == [None, None]
+
+    SimWorld(1).run(main)

@@ -53,6 +53,12 @@ class MemoryCoordServer:
         self._sessions.append(made)
         return made
 
+    def forget(self, session: MemoryCoord) -> None:
+        """Keep nothing of a client whose session has ended, and which will not open another."""
+        self._sessions.remove(session)
+        session._watchers = Watchers()
+        session._state_callbacks.clear()
+
     def expire(self, session: MemoryCoord) -> None:
         """End a session on the server. A suspended client learns this on `resume`."""
         self._drop_ephemerals(session)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from tidemill.testing.mutants import (
     control,
+    groups,
     holds,
     logs,
+    mending,
     replicas,
     transactions,
     views,
@@ -25,8 +27,10 @@ __all__ = [
     "Mutant",
     "MutantNotPlantable",
     "control",
+    "groups",
     "holds",
     "logs",
+    "mending",
     "mutant",
     "replicas",
     "seeds_to_detection",

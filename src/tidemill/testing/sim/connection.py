@@ -380,15 +380,17 @@ class End(asyncio.Transport):
             assert isinstance(protocol, asyncio.Protocol)
             self._call(protocol.data_received, incoming.read_some(len(incoming.unread)))
             return
-        space = self._call(protocol.get_buffer, -1)
-        if space is None or self._closing:
+        self._call(self._fill, protocol, incoming)
+
+    def _fill(self, protocol: asyncio.BufferedProtocol, incoming: Pipe) -> None:
+        view = memoryview(protocol.get_buffer(-1))
+        if self._closing:
             return
-        view = memoryview(space)
         if not len(view):
             raise RuntimeError(f"{protocol!r} has no room, but did not pause")
         data = incoming.read_some(len(view))
         view[: len(data)] = data
-        self._call(protocol.buffer_updated, len(data))
+        protocol.buffer_updated(len(data))
 
     def _call(self, method: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - any method
         """Call the protocol on its host. As in asyncio, a failure ends the connection."""

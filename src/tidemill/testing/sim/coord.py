@@ -110,6 +110,12 @@ class SimCoord:
         self._observe("expire", self._host.name)
         self._server.expire(self._session)
 
+    def bury(self) -> None:
+        """Nothing of a host that is gone is kept, if its session has ended."""
+        if self._session.is_ended:
+            self._server.forget(self._session)
+            self._callbacks.clear()
+
     def suspend(self) -> None:
         """The client loses its connection to the server.
 

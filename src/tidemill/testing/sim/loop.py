@@ -88,13 +88,15 @@ class SimHost:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.is_buried = False
+        """Whether its coroutines were closed: what it leaves behind from then on is no failure."""
         self.paused_at: float | None = None
         """Since when nothing of it runs; None: it runs."""
         self.clock_stops = False
         """Whether its clock stands still while it is paused."""
         self.clock_lag_s = 0.0
         """How long its clock has stood still in earlier pauses."""
-        self.held: list[asyncio.Handle] = []
+        self.held: list[SimHandle | SimTimer] = []
         """What would have run during the pause."""
         self.timers: list[SimTimer] = []
         """Its timers, while its clock stands still."""
@@ -119,7 +121,8 @@ class _NumberedFuture(asyncio.Future[T]):
     """Hashes by its number, so that a set of futures has the same order in every run."""
 
     number: int
-    """Set by the loop, at once: an `__init__` of our own would cost more than the rest of it."""
+    host: SimHost | None
+    """Both are set by the loop, at once: an `__init__` would cost more than the rest of it."""
 
     def __hash__(self) -> int:
         return self.number
@@ -144,17 +147,16 @@ class _NumberedTask(asyncio.Task[T]):
         return self.number
 
 
-def host_of(handle: asyncio.Handle) -> SimHost | None:
+def host_of(handle: SimHandle | SimTimer) -> SimHost | None:
     """Whose code a handle runs."""
-    context: Context = handle._context  # type: ignore[attr-defined]  # asyncio has no other way
-    return context.get(CURRENT_HOST)
+    return handle._context.get(CURRENT_HOST)
 
 
 @final
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop. `rng` picks among the ready callbacks; None: first come, first served."""
 
-    _ready: deque[asyncio.Handle]
+    _ready: deque[SimHandle | SimTimer]
     _closed: bool
     _stopping: bool
 
@@ -193,6 +195,10 @@ class SimLoop(asyncio.BaseEventLoop):
             return context.run(method, *args)
         finally:
             self._inside.pop()
+
+    def clock_of(self, host: SimHost) -> Callable[[], float]:
+        """What tells the time of a host's own clock."""
+        return lambda: host.time(self._now)
 
     def take_ran(self) -> set[SimHost | None]:
         """Whose code has run since the last call; None: code of no host, such as a test.
@@ -244,28 +250,31 @@ class SimLoop(asyncio.BaseEventLoop):
         """Close the coroutines of dead hosts, and free what they held: for a run that is long.
 
         They are closed as code of their host, so nothing of what they still start will run, and
-        what they leave behind is no failure. What the living left behind is.
+        what they leave behind is no failure: the next burial finds most of it. What the living left
+        behind is.
         """
         gc.collect()
-        failures, self._failures = self._failures, []
         self._close_graveyard()
         self._drop_dead()
-        gc.collect()
-        self._failures = failures
 
     def _close_graveyard(self) -> None:
         for task in dict.fromkeys(self._graveyard):
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is intended
+            if task.host is not None:
+                task.host.is_buried = True
             context = copy_context()
             context.run(CURRENT_HOST.set, task.host)
             context.run(_close, task.get_coro())
         self._graveyard.clear()
 
     def _drop_dead(self) -> None:
-        """Forget what dead hosts would do."""
+        """Forget what dead hosts would do. Their timers stay, empty: order is drawn among all."""
         hosts = [(one, host_of(one)) for one in self._ready]
         self._ready.clear()  # in place: this is part of a turn
         self._ready.extend(one for one, host in hosts if host is None or host.alive)
+        for _, timer in self._timers.pairs:
+            if (owner := host_of(timer)) is not None and not owner.alive:
+                timer.empty()
 
     def describe_waiting(self) -> str:
         """The waiting tasks and where they wait, one line each."""
@@ -323,10 +332,16 @@ class SimLoop(asyncio.BaseEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         future: _NumberedFuture[Any] = _NumberedFuture(loop=self)
         self._numbers = future.number = self._numbers + 1
+        future.host = self._inside[-1]
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self._failures.append(context)
+        host = getattr(context.get("future") or context.get("task"), "host", None)
+        if host is None or not host.is_buried:
+            self._failures.append(context)
+
+    def set_exception_handler(self, handler: Callable[..., object] | None) -> None:
+        """Not kept: it would never be called, and keep brokers that are dead."""
 
     def _make_task(
         self,
@@ -340,18 +355,9 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """One turn: asyncio's own, without sockets. What most turns need is in line."""
-        ready, timers, inside = self._ready, self._timers, self._inside
-        pairs = timers.pairs
-        if pairs and (pairs[0][1].cancelled() or (2 * timers.cancelled > len(pairs) > SWEPT_MIN)):
-            timers.drop_cancelled()
         self._turns += 1
-        if not ready and not self._stopping:
-            self._pass_time()
-        now = self._now
-        if now > self._time_limit or self._turns > TURNS_MAX:
-            raise SimulationTooLong(f"time is up; waiting:\n{self.describe_waiting()}")
-        if pairs and pairs[0][0] < now + RESOLUTION_S:
-            timers.move_due(now, ready)
+        ready, inside = self._ready, self._inside
+        self._queue_due(ready)
         for _ in range(len(ready)):
             if self._rng is None or len(ready) == 1:
                 handle = ready.popleft()
@@ -359,14 +365,37 @@ class SimLoop(asyncio.BaseEventLoop):
                 index = self._rng.below(len(ready))
                 handle = ready[index]
                 del ready[index]
-            host = host_of(handle)
+            context = handle._context
+            host = context.get(CURRENT_HOST)
             if host is not None and (host.paused_at is not None or not host.alive):
                 if host.alive:
                     host.held.append(handle)
-            elif not handle.cancelled():
+            elif not handle._cancelled:
                 self._ran.add(host)
                 inside[0] = host
-                handle._run()  # asyncio has no other way
+                try:
+                    context.run(handle._callback, *handle._args)
+                except BaseException as error:  # noqa: BLE001 - as in asyncio
+                    self._callback_failed(handle, error)
+
+    def _queue_due(self, ready: deque[SimHandle | SimTimer]) -> None:
+        """Let time pass if nothing is ready; then queue the timers that are due."""
+        timers, pairs = self._timers, self._timers.pairs
+        if pairs and (pairs[0][1]._cancelled or (2 * timers.cancelled > len(pairs) > SWEPT_MIN)):
+            timers.drop_cancelled()
+        if not ready and not self._stopping:
+            self._pass_time()
+        now = self._now
+        if now > self._time_limit or self._turns > TURNS_MAX:
+            raise SimulationTooLong(f"time is up; waiting:\n{self.describe_waiting()}")
+        if pairs and pairs[0][0] < now + RESOLUTION_S:
+            timers.move_due(now, ready)
+
+    def _callback_failed(self, handle: SimHandle | SimTimer, error: BaseException) -> None:
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error
+        message = f"exception in callback {handle._callback!r}"
+        self.call_exception_handler({"message": message, "exception": error})
 
     def _pass_time(self) -> None:
         if not self._timers.pairs:

@@ -22,7 +22,7 @@ SWEPT_MIN = 100
 
 
 class _Queue(Protocol):
-    def append(self, handle: Handle, /) -> object: ...
+    def append(self, handle: SimTimer, /) -> object: ...
 
 
 @final
@@ -76,7 +76,11 @@ class SimTimer(TimerHandle):
         if not self._cancelled:
             self._cancelled = True
             self._heap.cancelled += self._scheduled
-            self._callback, self._args = _nothing, ()  # what they refer to is freed
+            self.empty()
+
+    def empty(self) -> None:
+        """Free what it would call."""
+        self._callback, self._args = _nothing, ()
 
 
 @final

@@ -131,11 +131,14 @@ class SimWorld:
         """Brokers whose slow disk calls take exactly this long; for others the delay is random."""
         self.clocks: dict[int, SimClock] = {}
         """Of each broker's last life."""
+        self.software: dict[int, Software] = {}
+        """What brokers run from their next life on; others run this software."""
         self._values = values or {}
         self._watch_disk = watch_disk
         self._disk_delay_s_max = disk_delay_s_max
         self._watches_loop = watches_loop
         self._lives: dict[int, _Life] = {}
+        self._up: dict[int, Broker] = {}
         self._disks: dict[int, SimDisk] = {}
         self._delays = self._fork()
 
@@ -165,17 +168,20 @@ class SimWorld:
     def broker(self, broker_id: int) -> Broker:
         return self._lives[broker_id].broker
 
-    def up_brokers(self) -> dict[int, Broker]:
-        """The brokers that have started and run, paused or not, by id."""
-        return {one: life.broker for one, life in self._lives.items() if life.is_up}
+    def up_brokers(self) -> Mapping[int, Broker]:
+        """The brokers that have started and run, paused or not, by id; another object if others."""
+        return self._up
 
-    def ran_brokers(self) -> dict[int, Broker]:
+    def ran_brokers(self) -> Mapping[int, Broker]:
         """Those of `up_brokers` whose state may have changed since the last call: code has run."""
         ran = self.loop.take_ran()
-        lives = self._lives.items()
         if None in ran:  # a test may do anything
-            return self.up_brokers()
-        return {one: life.broker for one, life in lives if life.is_up and life.host in ran}
+            return self._up
+        lives = self._lives.items()
+        return {one: life.broker for one, life in lives if life.host in ran and life.is_up}
+
+    def _count_up(self) -> None:
+        self._up = {one: life.broker for one, life in self._lives.items() if life.is_up}
 
     def known_brokers(self) -> dict[int, Broker]:
         """The last life of every broker, running or not, by id."""
@@ -191,7 +197,7 @@ class SimWorld:
     def session(self, broker_id: int) -> SimCoord:
         return self._lives[broker_id].coord
 
-    async def start_broker(self, broker_id: int, *, software: Software = THIS_SOFTWARE) -> None:
+    async def start_broker(self, broker_id: int, *, software: Software | None = None) -> None:
         """Start a broker's first or next life; it serves when this returns."""
         host = SimHost(host_name(broker_id))
         disk = self._disks.setdefault(broker_id, self._new_disk(broker_id))
@@ -205,7 +211,7 @@ class SimWorld:
             rng=self._fork(),
         )
         now_ms = self.clock.wall_ms()
-        clock = SimClock(lambda: host.time(self.loop.time()), wall_start_ms=now_ms)
+        clock = SimClock(self.loop.clock_of(host), wall_start_ms=now_ms)
         self.clocks[broker_id] = clock
         broker = Broker(
             self._config(broker_id),
@@ -214,13 +220,17 @@ class SimWorld:
             disk=disk if self._watch_disk is None else self._watch_disk(disk),
             rng=self._fork(),
             coord=coord,
-            software=software,
+            software=software or self.software.get(broker_id, THIS_SOFTWARE),
             watches_loop=self._watches_loop,
         )
         broker.on_failure(lambda: self._died(broker_id))
+        if broker_id in self._lives:
+            self._lives[broker_id].coord.bury()
         self._lives[broker_id] = _Life(host, broker, coord, [])
+        self._count_up()
         await self.on_host(broker_id, broker.start())
         self._lives[broker_id].is_up = True
+        self._count_up()
 
     async def stop_broker(self, broker_id: int) -> None:
         """Stop a broker cleanly."""
@@ -270,6 +280,7 @@ class SimWorld:
     def _end(self, broker_id: int) -> _Life:
         life = self._lives[broker_id]
         life.is_up = False
+        self._count_up()
         self.loop.kill(life.host)
         for future in life.waiting:
             if not future.done():
