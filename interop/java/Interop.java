@@ -10,8 +10,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
+import java.util.function.Predicate;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.Config;
@@ -133,26 +135,37 @@ public final class Interop {
         } catch (ExecutionException refused) {
             require(refused.getCause() instanceof TopicExistsException, refused);
         }
-        require(admin.listTopics().names().get().contains(topic), admin.listTopics().names().get());
+        await(() -> admin.listTopics().names().get(), names -> names.contains(topic));
         admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5))).all().get();
-        require(describe(topic).partitions().size() == 5, describe(topic));
+        await(() -> describe(topic), described -> described.partitions().size() == 5);
 
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
-        require("60000".equals(config(resource).get("retention.ms").value()), config(resource));
+        await(() -> retention(resource), "60000"::equals);
         ConfigEntry entry = new ConfigEntry("retention.ms", "70000");
         AlterConfigOp operation = new AlterConfigOp(entry, AlterConfigOp.OpType.SET);
         admin.incrementalAlterConfigs(Map.of(resource, List.of(operation))).all().get();
-        require("70000".equals(config(resource).get("retention.ms").value()), config(resource));
+        await(() -> retention(resource), "70000"::equals);
         var directories = admin.describeLogDirs(List.of(0)).allDescriptions().get();
         require(directories.size() == 1, directories);
 
         admin.deleteTopics(List.of(topic)).all().get();
-        Set<String> left = admin.listTopics().names().get();
-        require(!left.contains(topic), left);
+        await(() -> admin.listTopics().names().get(), left -> !left.contains(topic));
     }
 
-    private Config config(ConfigResource resource) throws Exception {
-        return admin.describeConfigs(List.of(resource)).all().get().get(resource);
+    private String retention(ConfigResource resource) throws Exception {
+        Config config = admin.describeConfigs(List.of(resource)).all().get().get(resource);
+        return config.get("retention.ms").value();
+    }
+
+    /** The admin client asks any broker, and only the one that made the change has heard of it. */
+    private static <T> void await(Callable<T> ask, Predicate<T> isWanted) throws Exception {
+        long deadline = System.nanoTime() + 10_000_000_000L;
+        T seen = ask.call();
+        while (!isWanted.test(seen)) {
+            require(System.nanoTime() < deadline, seen);
+            Thread.sleep(20);
+            seen = ask.call();
+        }
     }
 
     // --- records ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import confluent_kafka
 
 from tests.support.clients import DEADLINE_S, Confluent
 
-__all__ = ["Acknowledged", "Load", "Log", "Tail", "read_logs"]
+__all__ = ["NOT_YET", "Acknowledged", "Load", "Log", "Tail", "read_logs"]
 
 UNACKNOWLEDGED_MAX = 100
 """Per producer: enough for several batches in flight when the broker dies; bounds the test."""
@@ -161,30 +161,36 @@ class Tail:
                 self._count += 1
 
 
-_NO_LEADER = (
-    confluent_kafka.KafkaError._UNKNOWN_PARTITION,
-    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+NOT_YET = (
+    confluent_kafka.KafkaError._UNKNOWN_PARTITION,  # librdkafka's word for no leader
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,  # not any more, or not heard of yet
+    confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader that waits for others (KIP-207)
 )
-"""Nobody leads, or the new leader is silent for a moment."""
+"""Why the end of a partition cannot be told for a moment after an election."""
+LOOK_EVERY_S = 0.05
 
 
-def _end(consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition) -> int:
-    """The high watermark; librdkafka does not repeat its question while there is no leader."""
+def _end(bootstrap: str, place: confluent_kafka.TopicPartition) -> int:
+    """The high watermark; librdkafka does not repeat its question."""
     deadline = monotonic() + DEADLINE_S
     while True:
+        consumer = Confluent().consumer(bootstrap)  # a new one: it keeps that nobody leads
         try:
             return int(consumer.get_watermark_offsets(place, DEADLINE_S)[1])
         except confluent_kafka.KafkaException as error:
-            if error.args[0].code() not in _NO_LEADER or monotonic() > deadline:
+            if error.args[0].code() not in NOT_YET or monotonic() > deadline:
                 raise
+        finally:
+            consumer.close()
+        threading.Event().wait(LOOK_EVERY_S)
 
 
 def read_logs(bootstrap: str, logs: list[Log]) -> dict[Log, list[bytes]]:
     """All records of the broker by offset; the logs of these tests begin at 0."""
+    asked = [confluent_kafka.TopicPartition(topic, index, 0) for topic, index in logs]
+    ends = [_end(bootstrap, one) for one in asked]
     consumer = Confluent().consumer(bootstrap)
     try:
-        asked = [confluent_kafka.TopicPartition(topic, index, 0) for topic, index in logs]
-        ends = [_end(consumer, one) for one in asked]
         consumer.assign(asked)
         records = Confluent().read(consumer, sum(ends))
     finally:

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.e2e.commands import printed_by
-from tests.e2e.load import read_logs
+from tests.e2e.load import NOT_YET, read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message
 from tests.support.topics import create_replicated, create_topic
 from tests.support.waiting import wait_for_brokers, wait_until
@@ -27,11 +27,6 @@ from tidemill.testing.cluster_process import ClusterProcess
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 UNCLEAN = "the last end was not clean"
-_NOT_YET = {
-    confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE,
-    confluent_kafka.KafkaError._UNKNOWN_PARTITION,  # librdkafka's word for no leader
-    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,  # not any more, or not heard of yet
-}
 
 
 @pytest.fixture
@@ -85,7 +80,7 @@ def _is_readable(bootstrap: str, asked: confluent_kafka.TopicPartition) -> bool:
     try:
         return consumer.get_watermark_offsets(asked, DEADLINE_S) is not None
     except confluent_kafka.KafkaException as error:
-        if error.args[0].code() not in _NOT_YET:
+        if error.args[0].code() not in NOT_YET:
             raise
         return False
     finally:
