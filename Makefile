@@ -48,7 +48,7 @@ help:
 	@echo 'make docs       the documentation as a site: build/docs/index.html'
 	@echo 'make plain      remove the compiled request path: the sources run, for working on them'
 	@echo 'make format     let ruff lay out the code'
-	@echo 'make generate   write again what is made from something else: messages, reference pages, folder map'
+	@echo 'make generate   write again what is made from something else: messages, reference pages, folder map, states'
 	@echo 'make lock       pin the dependencies again (requirements/*.txt)'
 	@echo 'make clean      remove what builds and tests left; .venv stays'
 
@@ -207,6 +207,7 @@ generate: setup
 	@$(BIN)/python -m tools.schema_gen
 	@$(BIN)/python tools/reference_docs.py
 	@$(BIN)/python -m tools.folder_map
+	@$(BIN)/python -m tools.state_tables
 
 # In an environment of its own: the tool that pins the packages is not one of them.
 lock:
