@@ -7,6 +7,7 @@ produce VALUE [acks=1]   waits for the acknowledgement, at most 2 s; it may come
 ask N VALUE              the same with acks=1, but broker N is asked, whoever leads; no retry
 read [N]                 all that a consumer gets, from the leader or from broker N
 delete OFFSET            DeleteRecords: all before the offset
+drop, create             the topic is deleted, and made again under its name
 move N...                reassign the partition to these brokers, the preferred leader first
 take_back                cancel the reassignment that goes on
 crash N [power]          the process dies; with `power` the machine, with all that was not flushed
@@ -126,6 +127,14 @@ class ReplicationStage:
         for broker_id in (FIRST_CONTROLLER, *(one for one in IDS if one != FIRST_CONTROLLER)):
             await self._world.start_broker(broker_id)
         self._cluster = self._new_client("client")
+        await self._play_create()
+        await eventually(lambda: replicas_agree(self._world, IDS, ORDERS))
+        self._producers = {
+            "acks=all": await self._new_producer(idempotent=True),
+            "acks=1": await self._new_producer(acks=1),
+        }
+
+    async def _play_create(self) -> None:
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(IDS))
         topic = CreatableTopic(
             name=ORDERS.topic,
@@ -137,12 +146,11 @@ class ReplicationStage:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         response = await self._cluster.ask_controller(request, CreateTopicsResponse)
         assert response.topics[0].error_code == ErrorCode.NONE
-        await eventually(lambda: replicas_agree(self._world, IDS, ORDERS))
         await self._cluster.refresh([ORDERS.topic])
-        self._producers = {
-            "acks=all": await self._new_producer(idempotent=True),
-            "acks=1": await self._new_producer(acks=1),
-        }
+
+    async def _play_drop(self) -> None:
+        refusals = await Admin(self._cluster).delete_topics([ORDERS.topic])
+        assert refusals == {ORDERS.topic: None}
 
     def _new_client(self, name: str) -> ClusterClient:
         return ClusterClient(self._world.client_net(name), self._world.bootstrap)
@@ -331,10 +339,8 @@ class ReplicationStage:
         return self._cluster.metadata.topics[ORDERS.topic].topic_id
 
     def _newest(self) -> PartitionImage | None:
-        images = [
-            broker.cluster.image.topics[ORDERS.topic].partitions[0]
-            for broker in self._world.up_brokers().values()
-        ]
+        brokers = self._world.up_brokers().values()
+        images = [one for broker in brokers if (one := broker.cluster.image.partition(*ORDERS))]
         return max(images, key=lambda one: one.partition_epoch, default=None)
 
     async def _play_show(self) -> None:

@@ -39,7 +39,8 @@ MOVES = (
     "replication_reassignment_crash",
     "replication_reassignment_taken_back",
 )
-NUMBERED = (*FAST_FAILURES, *ELECTIONS, *DOUBTS, *CONTROLLERS, *MARKS, *MOVES)
+DELETIONS = ("replication_deletion_during_a_flush",)
+NUMBERED = (*FAST_FAILURES, *ELECTIONS, *DOUBTS, *CONTROLLERS, *MARKS, *MOVES, *DELETIONS)
 """Stories that prove a requirement: a test of its own names it."""
 
 
@@ -118,6 +119,11 @@ def test_F79_I1_I9_story_of_marks_plays_as_written(story, request):
 
 @told_in(*MOVES)
 def test_F100_I8_I12_story_of_a_move_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*DELETIONS)
+def test_I34_story_of_a_deletion_plays_as_written(story, request):
     check(story, request)
 
 
