@@ -37,7 +37,7 @@ async def store(small, owner, **values):
     small.crash(0)
     keys = {key.replace("_", "."): text for key, text in values.items()}
     value = nodes.settings_value(1, {owner: StoredOverrides(keys)})
-    await small.put(nodes.SETTINGS, stored_fields.dump(value))
+    await small.mend(nodes.SETTINGS, stored_fields.dump(value))
 
 
 def stored(small):
