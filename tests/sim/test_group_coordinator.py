@@ -91,6 +91,13 @@ class Shop:
         await eventually(lambda: replicas_agree(self.world, IDS, OFFSETS))
 
 
+VALUES = {
+    "offsets.topic.num.partitions": 1,
+    "group.initial.rebalance.delay.ms": 0,
+    "min.insync.replicas": 2,
+}
+
+
 def play(scenario: Callable[[Shop], Awaitable[None]], seed: int) -> None:
     async def main(world: SimWorld) -> None:
         for broker_id in IDS:
@@ -102,12 +109,7 @@ def play(scenario: Callable[[Shop], Awaitable[None]], seed: int) -> None:
         await eventually(lambda: replicas_agree(world, IDS, OFFSETS))
         await scenario(shop)
 
-    values = {
-        "offsets.topic.num.partitions": 1,
-        "group.initial.rebalance.delay.ms": 0,
-        "min.insync.replicas": 2,
-    }
-    SimWorld(seed, values=values).run(main)
+    SimWorld(seed, values=VALUES).run(main)
 
 
 @SEEDS
@@ -125,6 +127,23 @@ def test_I28_committed_offsets_survive_the_loss_of_every_coordinator_in_turn(see
         assert len(coordinators) > 1
 
     play(scenario, seed)
+
+
+@SEEDS
+def test_F104_I28_offsets_of_a_cluster_that_has_grown_survive_the_loss_of_its_first_broker(seed):
+    async def main(world: SimWorld) -> None:
+        await world.start_broker(0)
+        shop = Shop(world)
+        async with shop.client() as cluster:
+            await Admin(cluster).create_topic(ORDERS.topic, partitions=1, replication=1)
+        await shop.commit(5)
+        for broker_id in (1, 2):
+            await world.start_broker(broker_id)
+        await eventually(lambda: replicas_agree(world, IDS, OFFSETS))
+        assert await shop.crash_coordinator() == 0
+        assert await shop.committed() == 5
+
+    SimWorld(seed, values=VALUES).run(main)
 
 
 @SEEDS

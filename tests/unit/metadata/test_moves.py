@@ -10,15 +10,22 @@ from tests.unit.metadata.small_cluster import SmallCluster
 from tests.unit.metadata.three_brokers import partition, propose, three_brokers
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import BALANCE_AFTER_RETURN_S, FORMER_LEADER_KEPT_S
+from tidemill.core.limits import (
+    BALANCE_AFTER_RETURN_S,
+    FORMER_LEADER_KEPT_S,
+    MOVES_PER_BROKER_MAX,
+    UPKEEP_INTERVAL_S,
+)
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.metadata.image.overrides import DRAINING, broker_owner
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
 
 T0 = TopicPartition("t", 0)
+OFFSETS = TopicSpec(name=OFFSETS_TOPIC, by_coordinator=True)
 
 
 async def some_brokers(*replicas: int, flags: Sequence[str] = ()) -> tuple[SmallCluster, Cluster]:
@@ -313,5 +320,69 @@ def test_a_return_that_a_bad_page_cannot_be_told_of_is_told_when_it_is_readable_
         await small.catch_up()
         assert 2 not in partition(clusters[0]).isr
         assert not clusters[0].image.members[2].untold
+
+    run(scenario())
+
+
+# --- internal topics ------------------------------------------------------------------------------
+
+
+def replica_counts(cluster: Cluster) -> set[int]:
+    return {len(one.target) for one in cluster.image.topics[OFFSETS_TOPIC].partitions}
+
+
+async def grown_from_one(*flags: str) -> tuple[SmallCluster, Cluster]:
+    """The topic of offsets was made by one broker; two more have joined, and some time passed."""
+    small = SmallCluster("offsets.topic.num.partitions=6", *flags)
+    (controller,) = await small.start(0)
+    await controller.create_topics([OFFSETS])
+    assert replica_counts(controller) == {1}
+    await small.start(1, 2)
+    for _ in range(6):
+        await pass_time(small, UPKEEP_INTERVAL_S)
+    return small, controller
+
+
+def test_F104_the_topic_of_offsets_gets_more_replicas_when_brokers_have_joined(run):
+    async def scenario() -> None:
+        _small, controller = await grown_from_one()
+        partitions = controller.image.topics[OFFSETS_TOPIC].partitions
+        begun = [one for one in partitions if one.adding]
+        assert len(begun) == MOVES_PER_BROKER_MAX  # the others wait until these have copied
+        assert all(one.target == (0, 1, 2) and one.leader == 0 for one in begun)
+
+    run(scenario())
+
+
+def test_F104_a_new_controller_gives_single_copies_of_offsets_more_replicas(run):
+    async def scenario() -> None:
+        small, controller = await grown_from_one("offsets.topic.replication.factor=1")
+        assert replica_counts(controller) == {1}
+        small.flags = ("offsets.topic.num.partitions=6",)
+        for broker_id in (2, 1, 0):
+            small.crash(broker_id)
+        controller, *_ = await small.start(0, 1, 2)
+        await pass_time(small, UPKEEP_INTERVAL_S)
+        assert 3 in replica_counts(controller)
+
+    run(scenario())
+
+
+def test_fewer_replicas_of_offsets_that_somebody_chose_stay(run):
+    async def scenario() -> None:
+        small = SmallCluster("offsets.topic.num.partitions=1")
+        controller, *_ = await small.start(0, 1, 2)
+        await controller.create_topics([OFFSETS])
+        assert replica_counts(controller) == {3}
+        await pass_time(small, UPKEEP_INTERVAL_S)  # it has looked after the last one joined
+        await controller.reassign({TopicPartition(OFFSETS_TOPIC, 0): [0, 1]})
+        for _ in range(3):
+            await pass_time(small, 2 * BALANCE_AFTER_RETURN_S)
+        assert replica_counts(controller) == {2}
+        small.crash(2)
+        await small.catch_up()
+        await small.start(2)
+        await pass_time(small, 2 * BALANCE_AFTER_RETURN_S)
+        assert replica_counts(controller) == {2}
 
     run(scenario())

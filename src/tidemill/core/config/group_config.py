@@ -47,8 +47,8 @@ class GroupConfig:
     offsets_topic_replication_factor: int = option(
         3,
         key="offsets.topic.replication.factor",
-        doc="Replicas of `__consumer_offsets`; fewer if there are fewer brokers when it is "
-        "created.",
+        doc="Replicas of `__consumer_offsets`; fewer while there are "
+        "fewer brokers. It gets more when brokers join.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=32_767,

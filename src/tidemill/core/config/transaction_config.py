@@ -31,8 +31,8 @@ class TransactionConfig:
     transaction_state_log_replication_factor: int = option(
         3,
         key="transaction.state.log.replication.factor",
-        doc="Replicas of `__transaction_state`; fewer if there are fewer brokers when it is "
-        "created.",
+        doc="Replicas of `__transaction_state`; fewer while there are "
+        "fewer brokers. It gets more when brokers join.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=32_767,

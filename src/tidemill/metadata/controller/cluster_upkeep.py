@@ -7,6 +7,7 @@
 | leaderships go back to the first replicas    | every five minutes, and soon after a broker has |
 |                                              | come back                                       |
 | replicas move from full to empty brokers     | the same, if `auto.rebalance` is set            |
+| internal topics get more replicas            | when brokers have joined, a few at a time       |
 
 Times are those of this controller: after a change of the controller a broker that is gone is waited
 for anew.
@@ -22,6 +23,7 @@ from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, PLANNED_MOVES_MAX, UPKEEP_INTERVAL_S
 from tidemill.metadata.controller.decisions import draining_brokers, live_brokers
+from tidemill.metadata.controller.growth import growing_moves, has_single_copy
 from tidemill.metadata.controller.healing import (
     assignment_of,
     moving_of,
@@ -51,11 +53,15 @@ class ClusterUpkeep:
         self._balance_at = 0.0
         self._vacate_at = 0.0
         """When replicas that must move are looked for again."""
+        self._grows = False
+        """Whether internal topics may lack replicas that they could have."""
+        self._grow_at = 0.0
 
     def took_office(self, image: MetadataImage, config: BrokerConfig, now: float) -> None:
         self._gone_since = dict.fromkeys(_gone(image), now)
         self._balance_at = now + _soon_s(config)
-        self._vacate_at = now
+        self._vacate_at = self._grow_at = now
+        self._grows = has_single_copy(image)
 
     def follow(self, delta: Delta, config: BrokerConfig, now: float) -> None:
         image = delta.after
@@ -63,6 +69,8 @@ class ClusterUpkeep:
             self._gone_since = {one: self._gone_since.get(one, now) for one in _gone(image)}
         if delta.members_changed:
             self._balance_at = min(self._balance_at, now + _soon_s(config))
+            has_joined = bool(image.members.keys() - delta.before.members.keys())
+            self._grows = self._grows or has_joined or has_single_copy(image)
 
     def due_at(self, image: MetadataImage, config: BrokerConfig, now: float) -> float:
         """When `plan` has something to look at again."""
@@ -71,6 +79,8 @@ class ClusterUpkeep:
         times = [self._balance_at, *(one for one in remade if one > now)]
         if self._leaving(image, config, now):
             times.append(self._vacate_at)
+        if self._grows:
+            times.append(self._grow_at)
         return min(times)
 
     def plan(self, image: MetadataImage, config: BrokerConfig, now: float) -> UpkeepPlan:
@@ -79,10 +89,13 @@ class ClusterUpkeep:
         if leaving and now >= self._vacate_at:
             self._vacate_at = now + UPKEEP_INTERVAL_S
             moves = vacating_moves(image, leaving)
+        if not moves and self._grows and now >= self._grow_at:
+            self._grow_at = now + UPKEEP_INTERVAL_S
+            moves, self._grows = growing_moves(image, config)
         if now < self._balance_at:
             return UpkeepPlan(moves)
         self._balance_at = now + config.leader_imbalance_check_interval_seconds
-        if config.auto_rebalance and not leaving:
+        if config.auto_rebalance and not leaving and not moves:
             assignment = assignment_of(image)
             plan = evened(assignment, usable_racks(image), moves_max=PLANNED_MOVES_MAX)
             moves = startable(plan, assignment, moving_of(image))
