@@ -378,11 +378,18 @@ class Faults:
         disk.set_capacity(None)
 
     async def _rot(self, broker_id: int) -> None:
-        """A byte of a record changes that all disks have, and is found at once: it is mended."""
-        place = self._try_draw_flushed_byte(broker_id)
+        """A byte of a record changes that all disks have, and is found at once: it is mended.
+
+        Not while replicas move: who moves a partition to one broker takes its other copies away.
+        """
+        place = None if self._moves_are_busy else self._try_draw_flushed_byte(broker_id)
         if place is None:
             return
-        path, position = place
+        self._moves_are_busy = True
+        await self._rot_and_wait(broker_id, *place)
+        self._moves_are_busy = False
+
+    async def _rot_and_wait(self, broker_id: int, path: str, position: int) -> None:
         disk = self._world.disk(broker_id)
         disk.flip_bit(path, position)
         damaged = disk.read_file(path)[position : position + 1]
