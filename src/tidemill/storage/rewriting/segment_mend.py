@@ -245,6 +245,9 @@ class SegmentMend:
         """Both logs have lost what comes next, up to here; for threads."""
         hole = self.hole
         assert hole is not None
+        if self.next_offset == hole.range.end_offset:  # what both lack follows the hole
+            self._go_on(self.next_offset)
+            return
         end_offset = min(end_offset, hole.range.end_offset)
         self.new.write([self._fill_up_to(end_offset)])
         if hole.next_batch is None and end_offset == hole.range.end_offset:

@@ -1,0 +1,47 @@
+"""Several replicas are damaged at once: what one of them still has comes back (I17, ADR 0025)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.replicas import eventually
+from tests.sim.test_damage import RECORDS, closed, damage, log_of
+from tests.sim.test_damage_races import positions
+from tests.sim.three_brokers import IDS, Bench, run
+
+
+async def settled(bench: Bench) -> None:
+    """All have given something up, and nothing is left to be mended."""
+    logs = [log_of(bench, i) for i in IDS]
+    await eventually(lambda: all(log.damage.given_up for log in logs))
+    await eventually(lambda: not any(log.damage.is_open for log in logs))
+
+
+def damage_batch(bench: Bench, broker_id: int, place: int) -> None:
+    """Damage this batch of the same segment on each replica."""
+    segment = closed(bench, broker_id)
+    start = positions(bench, broker_id, segment.path)[place]
+    damage(bench, broker_id, segment, at=(start + 65) / segment.size_bytes)
+
+
+@pytest.mark.parametrize("beside", [-1, 1])
+@pytest.mark.parametrize("leads", [True, False])
+def test_I17_what_is_damaged_beside_a_lost_batch_comes_back(beside, leads):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        for broker_id in IDS:
+            damage_batch(bench, broker_id, 5)
+        await settled(bench)
+        lost = log_of(bench, bench.leader).damage.given_up
+        broker_id = bench.leader if leads else bench.followers[0]
+        telemetry = bench.world.broker(broker_id).telemetry
+        count, given_up = telemetry.damage_mended, telemetry.damage_given_up
+        damage_batch(bench, broker_id, 5 + beside)
+        await eventually(
+            lambda: telemetry.damage_mended > count or telemetry.damage_given_up > given_up
+        )
+        await eventually(lambda: not log_of(bench, broker_id).damage.is_open)
+        assert log_of(bench, broker_id).damage.given_up == lost
+        assert telemetry.damage_mended > count
+
+    run(scenario, 0)
