@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 import pytest
 
-from tests.sim.replicas import eventually
-from tests.sim.test_damage import RECORDS, closed, damage, log_of
+from tests.sim.replicas import eventually, replicas_agree
+from tests.sim.test_damage import RECORDS, closed, damage, log_of, mended, verify
 from tests.sim.test_damage_races import positions
-from tests.sim.three_brokers import IDS, Bench, run
+from tests.sim.three_brokers import IDS, ORDERS, Bench, run
+from tidemill.core.errors import DiskBusy
+from tidemill.storage.files.disk_work import DiskWork
+
+_Run = Callable[..., Awaitable[object]]
 
 
 async def settled(bench: Bench) -> None:
@@ -15,6 +22,17 @@ async def settled(bench: Bench) -> None:
     logs = [log_of(bench, i) for i in IDS]
     await eventually(lambda: all(log.damage.given_up for log in logs))
     await eventually(lambda: not any(log.damage.is_open for log in logs))
+
+
+def refusing_reads(run_on_disk: _Run) -> _Run:
+    """Too many reads wait; other work is done."""
+
+    async def run_or_refuse(step: Callable[[], object], work: DiskWork = DiskWork.READ) -> object:
+        if work is DiskWork.READ:
+            raise DiskBusy("too many reads wait for the disk")
+        return await run_on_disk(step, work)
+
+    return run_or_refuse
 
 
 def damage_batch(bench: Bench, broker_id: int, place: int) -> None:
@@ -43,5 +61,27 @@ def test_I17_what_is_damaged_beside_a_lost_batch_comes_back(beside, leads):
         await eventually(lambda: not log_of(bench, broker_id).damage.is_open)
         assert log_of(bench, broker_id).damage.given_up == lost
         assert telemetry.damage_mended > count
+
+    run(scenario, 0)
+
+
+def test_I17_a_follower_whose_disk_is_too_busy_to_read_is_waited_for(monkeypatch):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        for broker_id in bench.followers:  # what this process has written it reads at once
+            await bench.world.stop_broker(broker_id)
+            await bench.world.start_broker(broker_id)
+            await eventually(lambda: replicas_agree(bench.world, IDS, ORDERS))
+        for disk in [bench.world.disk(broker_id) for broker_id in bench.followers]:
+            disk.is_resident = False
+            monkeypatch.setattr(disk, "run", refusing_reads(disk.run))
+        damage_batch(bench, bench.leader, 5)
+        telemetry = bench.world.broker(bench.leader).telemetry
+        await eventually(lambda: bool(telemetry.damage_found))
+        await asyncio.sleep(120.0)  # more than ten tries
+        assert not log_of(bench, bench.leader).damage.given_up
+        monkeypatch.undo()
+        await mended(bench, bench.leader)
+        await verify(bench)
 
     run(scenario, 0)

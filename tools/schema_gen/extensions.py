@@ -103,6 +103,8 @@ _ASKED_BATCHES_FIELDS = [
 _TOLD_BATCHES_FIELDS = [
     _field("ErrorCode", "int16"),
     _field("Records", "records") | {"nullableVersions": "0+"},
+    # With an error: what was asked for is damaged here too, or lost, up to here.
+    _tagged("DamageEndOffset", "int64", 0, 10000),
 ]
 
 

@@ -25,6 +25,7 @@ from typing import final
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.batch_asker import DamagedThere
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.storage.files.disk_work import DiskWork
@@ -126,7 +127,7 @@ class MendAttempts:
             while mend.hole is not None:
                 try:
                     records = await self._fetch(source, mend.hole, mend.next_offset)
-                except KafkaError as error:
+                except DamagedThere as error:
                     lost = self._log.damage.try_given_up(mend.next_offset)
                     if error.code is not ErrorCode.CORRUPT_MESSAGE or lost is None:
                         raise
@@ -230,10 +231,9 @@ def _known_epoch(epochs: LeaderEpochs, log_start_offset: int, offset: int) -> in
 
 
 def _outcome_of(error: KafkaError, *, is_leader: bool) -> MendOutcome:
-    if error.code is ErrorCode.CORRUPT_MESSAGE:
-        return MendOutcome.NEVER
+    if isinstance(error, DamagedThere):
+        is_lost = error.code is ErrorCode.CORRUPT_MESSAGE
+        return MendOutcome.NEVER if is_lost else MendOutcome.DAMAGED_TOO
     if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:  # its log ends before
         return MendOutcome.NEVER if is_leader else MendOutcome.DIFFERS
-    if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
-        return MendOutcome.DAMAGED_TOO
     return MendOutcome.NOT_NOW

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from tidemill.client.network.errors import ClientError, check
+from tidemill.client.network.errors import ClientError, check, error_code
 from tidemill.client.network.peer_links import PeerLinks
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import MIB
@@ -12,12 +12,24 @@ from tidemill.replication.partition import Partition
 from tidemill.storage.files.disk import Buffer
 from tidemill.wire.generated.replica_batches import ReplicaBatchesRequest, ReplicaBatchesResponse
 
-__all__ = ["BatchAsker"]
+__all__ = ["BatchAsker", "DamagedThere"]
 
 ANSWER_BYTES_MAX = MIB
 """Unless one batch is larger."""
 VERSION = 0
 TIMEOUT_S = 10.0
+
+
+@final
+class DamagedThere(KafkaError):
+    """The other replica knows that it lacks the same, up to `end_offset`.
+
+    CORRUPT_MESSAGE: it has given that up. KAFKA_STORAGE_ERROR: it has not mended it yet.
+    """
+
+    def __init__(self, code: ErrorCode, end_offset: int) -> None:
+        super().__init__(code, f"damaged there too, up to {end_offset}")
+        self.end_offset = end_offset
 
 
 @final
@@ -30,7 +42,7 @@ class BatchAsker:
     async def ask(self, broker_id: int, partition: Partition, offset: int) -> Buffer:
         """Whole batches from `offset`, or its log start, on; none: its log ends there.
 
-        Raises KafkaError: not now, or never; see `Mender`.
+        Raises KafkaError: not now, or never; see `Mender`. DamagedThere if that is known.
         """
         request = ReplicaBatchesRequest(
             topic_id=partition.topic_id,
@@ -44,5 +56,7 @@ class BatchAsker:
             )
         except ClientError as error:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, str(error)) from error
+        if response.damage_end_offset > offset:
+            raise DamagedThere(error_code(response.error_code), response.damage_end_offset)
         check(response.error_code, f"broker {broker_id}")
         return response.records or b""

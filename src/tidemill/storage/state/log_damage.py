@@ -91,6 +91,13 @@ class LogDamage:
                     _refuse(one, is_given_up=is_given_up)
         return end_offset
 
+    def try_find(self, offset: int) -> DamagedRange | None:
+        """The range for which a read from `offset` on is refused, if there is one."""
+        for one in (*self._to_mend, *self._given_up):
+            if one.start_offset <= offset < one.end_offset:
+                return one
+        return None
+
     def try_given_up(self, offset: int) -> DamagedRange | None:
         """The range with this offset that no replica has, if there is one."""
         for one in self._given_up:

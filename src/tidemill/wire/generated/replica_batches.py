@@ -15,6 +15,7 @@ __all__ = ["ReplicaBatchesRequest", "ReplicaBatchesResponse"]
 _new = object.__new__
 _h = Struct(">h")
 _iqi = Struct(">iqi")
+_q = Struct(">q")
 
 
 @final
@@ -67,6 +68,7 @@ class ReplicaBatchesRequest(Message):
 @final
 class ReplicaBatchesResponse(Message):
     __slots__ = (
+        "damage_end_offset",
         "error_code",
         "records",
     )
@@ -78,18 +80,28 @@ class ReplicaBatchesResponse(Message):
         *,
         error_code: int = 0,
         records: Buffer | None = b"",
+        damage_end_offset: int = -1,
     ) -> None:
         self.error_code = error_code
         self.records = records
+        self.damage_end_offset = damage_end_offset
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
         if not 0 <= version <= 0:
             raise unsupported("ReplicaBatchesResponse", version)
         self = _new(cls)
+        self.damage_end_offset = -1
         (self.error_code,) = r.fixed(_h)
         self.records = r.compact_nullable_records()
-        r.skip_tags()
+        tag = -1
+        for _ in range(r.tag_count()):
+            tag, end = r.tag(tag)
+            if tag == 10000:
+                (self.damage_end_offset,) = r.fixed(_q)
+            else:
+                r.pos = end
+            r.end_tag(end)
         return self
 
     def write(self, w: Writer, version: int) -> None:
@@ -98,4 +110,7 @@ class ReplicaBatchesResponse(Message):
         buf = w.buf
         buf += _h.pack(self.error_code)
         w.compact_nullable_records(self.records)
-        buf.append(0)
+        has_damage_end_offset = self.damage_end_offset != -1
+        buf.append(has_damage_end_offset)
+        if has_damage_end_offset:
+            buf += b"\x90N\x08" + _q.pack(self.damage_end_offset)

@@ -2,7 +2,9 @@
 
 Any replica answers, whoever leads and whatever is committed: the replica that asks compares what it
 gets with its own log (`storage/rewriting/segment_mend.py`). What is damaged here too is refused,
-and mended here as well. Where the log starts above what was asked for, the answer begins there.
+and mended here as well. Only if this is known does the answer say up to where: a disk that is busy,
+or a fault that nobody has looked at, is no reason to give records up. Where the log starts above
+what was asked for, the answer begins there.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from tidemill.replication.partition import Partition
 from tidemill.server.handlers.data.cold_reads import ColdRead, ColdSlice
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
+from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.log.interface import LogSlice
 from tidemill.storage.log.log_checks import verify_stored
 from tidemill.wire.api_keys import ApiKey
@@ -27,11 +30,16 @@ def handle(context: DataContext, request: ReplicaBatchesRequest) -> Answer:
     partition = _find(context, request)
     log = partition.log
     offset = max(request.fetch_offset, log.log_start_offset)
-    found = log.read(
-        offset,
-        max_bytes=max(0, min(request.max_bytes, context.services.config.current.fetch_max_bytes)),
-        end_offset=log.log_end_offset,
-    )
+    max_bytes = max(0, min(request.max_bytes, context.services.config.current.fetch_max_bytes))
+    try:
+        found = log.read(offset, max_bytes=max_bytes, end_offset=log.log_end_offset)
+    except KafkaError as error:
+        damaged = log.damage.try_find(offset)
+        if damaged is None:
+            raise
+        return ReplicaBatchesResponse(
+            error_code=count_refusal(context, error), damage_end_offset=damaged.end_offset
+        )
     if found.load is not None:
         return _load(context, found)
     try:
