@@ -7,6 +7,7 @@ import asyncio
 from tests.sim.replicas import eventually, replica, replicas_agree
 from tests.sim.test_damage import RECORDS, closed, damage, log_of, verify
 from tests.sim.three_brokers import IDS, ORDERS, SEEDS, Bench, run
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import Partition
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.files.log_file_names import SNAPSHOT_SUFFIX
@@ -106,6 +107,36 @@ def test_I16_a_former_leader_is_cut_whose_damage_is_in_what_nobody_else_has():
         bench.world.net.heal_all()
         bench.world.session(old).resume()
         bench.history.sent(ORDERS, await delivery.offset(), value)
+        await verify(bench)
+
+    run(scenario, 0)
+
+
+def test_I1_a_leader_that_is_deposed_while_it_asks_gives_nothing_up():
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        old = bench.leader
+        partition, log = replica(bench.world, old, ORDERS), log_of(bench, old)
+        tools = bench.world.broker(old)._data.mender.tools
+        ask = tools.ask
+        answers = [
+            KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "its log ends before"),
+            KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no answer in time"),
+        ]
+
+        async def depose(source: int, asked: Partition, offset: int) -> Buffer:
+            """One follower is far behind, the other is silent, and leads then."""
+            if not answers:
+                return await ask(source, asked, offset)
+            await eventually(lambda: not partition.is_leader)
+            raise answers.pop(0)
+
+        tools.ask = depose
+        damage(bench, old, closed(bench, old))
+        await eventually(lambda: bool(log.damage.to_mend))
+        bench.world.session(old).expire()
+        await eventually(lambda: not log.damage.is_open)
+        assert not log.damage.given_up
         await verify(bench)
 
     run(scenario, 0)

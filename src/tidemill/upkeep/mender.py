@@ -236,7 +236,7 @@ class Mender:
     ) -> bool:
         attempts = MendAttempts(self.tools, partition, log_, segment)
         await self._disk.run(lambda: log_.may_have_gaps, DiskWork.BACKGROUND)  # known from now on
-        sources = self._sources(partition)
+        role, sources = _role(partition), self._sources(partition)
         takes_over = log_.may_have_gaps and _is_in_doubt_whole(segment, log_)
         if takes_over:
             sources = progress.chosen(sources)
@@ -258,6 +258,8 @@ class Mender:
                 return True
             outcomes.append(outcome)
         progress.source = None  # another one is taken, from the beginning
+        if _role(partition) != role:
+            return False  # what a follower says counts for a leader, and the other way round
         if MendOutcome.DIFFERS in outcomes and not self._may_be_elected(partition):
             # A fetch would tell where the logs part, but it fetches nothing: so it is cut here.
             ranges = log_.damage.to_mend
@@ -305,6 +307,10 @@ class Mender:
         if holes:
             await self._store(log_)  # before: a batch without records does not look lost
             await attempts.fill_gaps()
+
+
+def _role(partition: Partition) -> tuple[int, bool]:
+    return partition.leader_epoch, partition.is_leader
 
 
 def _is_lost(
