@@ -35,11 +35,64 @@ def refusing_reads(run_on_disk: _Run) -> _Run:
     return run_or_refuse
 
 
+def lost_offsets(bench: Bench, broker_id: int) -> list[int]:
+    ranges = log_of(bench, broker_id).damage.given_up
+    return [offset for one in ranges for offset in range(one.start_offset, one.end_offset)]
+
+
 def damage_batch(bench: Bench, broker_id: int, place: int) -> None:
     """Damage this batch of the same segment on each replica."""
     segment = closed(bench, broker_id)
     start = positions(bench, broker_id, segment.path)[place]
     damage(bench, broker_id, segment, at=(start + 65) / segment.size_bytes)
+
+
+def test_I17_a_follower_gives_up_only_what_its_leader_has_given_up():
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        damage_batch(bench, bench.followers[0], 1)
+        for broker_id in IDS:
+            damage_batch(bench, broker_id, 5)
+        await settled(bench)
+        lost = log_of(bench, bench.leader).damage.given_up
+        assert log_of(bench, bench.followers[0]).damage.given_up == lost
+
+    run(scenario, 0)
+
+
+def test_I17_a_leader_takes_from_each_follower_what_the_others_lack():
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        first, second = bench.followers
+        for broker_id, places in ((bench.leader, (1, 5)), (first, (1,)), (second, (5,))):
+            for place in places:
+                damage_batch(bench, broker_id, place)
+        telemetry = [bench.world.broker(i).telemetry for i in IDS]
+        await eventually(lambda: all(one.damage_mended or one.damage_given_up for one in telemetry))
+        await eventually(lambda: not any(log_of(bench, i).damage.is_open for i in IDS))
+        assert not any(one.damage_given_up for one in telemetry)
+        await verify(bench)
+
+    run(scenario, 0)
+
+
+def test_I17_only_the_batches_are_lost_that_nobody_has_where_damage_overlaps():
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        first, second = bench.followers
+        for broker_id, places in (
+            (bench.leader, (2, 3, 4, 5)),
+            (first, (2, 3, 4)),
+            (second, (3, 4, 5)),
+        ):
+            for place in places:
+                damage_batch(bench, broker_id, place)
+        start = closed(bench, bench.leader).base_offset
+        await settled(bench)
+        for broker_id in IDS:
+            assert lost_offsets(bench, broker_id) == [start + 3, start + 4]
+
+    run(scenario, 0)
 
 
 @pytest.mark.parametrize("beside", [-1, 1])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -34,13 +34,16 @@ from tidemill.storage.log.segment import Segment
 from tidemill.storage.rewriting.new_segment import LogChanged, swap_steps
 from tidemill.storage.rewriting.segment_mend import Hole, SegmentMend, WrongBatches, first_header
 from tidemill.storage.state.leader_epochs import LeaderEpochs
+from tidemill.storage.state.log_damage import DamagedRange
 
-__all__ = ["AskBatches", "MendAttempts", "MendOutcome", "MendTools"]
+__all__ = ["AskBatches", "MendAttempts", "MendOutcome", "MendTools", "NoteLost"]
 
 log = logging.getLogger(__name__)
 
 AskBatches = Callable[[int, Partition, int], Awaitable[Buffer]]
 """Whom, of which partition, from which offset on. Raises KafkaError."""
+NoteLost = Callable[[Sequence[DamagedRange]], Awaitable[None]]
+"""Makes durable that nobody has these ranges."""
 
 
 class MendOutcome(Enum):
@@ -53,6 +56,14 @@ class MendOutcome(Enum):
     DIFFERS = auto()
     """The leader's log is another one where this log is damaged."""
     NEVER = auto()
+
+
+class _WrongSource(Exception):
+    """What this replica has does not fit."""
+
+    def __init__(self, source: int) -> None:
+        super().__init__(source)
+        self.source = source
 
 
 class _Way(Enum):
@@ -93,11 +104,67 @@ class MendAttempts:
             await self._walk(mend, _skip)
             return mend.holes
 
-    async def fill_gaps(self) -> None:
-        """Where nobody has what is missing, readers must find what comes after it."""
+    async def fill_gaps(self, sources: Sequence[int], note_lost: NoteLost) -> bool:
+        """Take each batch from whoever has it; what nobody has is lost. False: not yet.
+
+        Readers must find what comes after that: a batch without records takes its place.
+        """
+        left = list(sources)
+        while True:
+            try:
+                await self._fill_gaps(left, note_lost)
+            except _WrongSource as wrong:
+                if not self._partition.is_leader:
+                    return False  # its leader's log is another one: a fetch tells where they part
+                left.remove(wrong.source)
+            except KafkaError as error:
+                log.warning("%s: nothing is given up yet: %s", self._log.directory, error)
+                return False
+            else:
+                return True
+
+    async def _fill_gaps(self, sources: Sequence[int], note_lost: NoteLost) -> None:
+        lost: list[DamagedRange] = []
+
+        async def fill(mend: SegmentMend) -> None:
+            while mend.hole is not None:
+                end_offset = await self._take_from_any(mend, mend.hole, sources)
+                if end_offset == mend.next_offset:
+                    mend.close_hole()
+                elif end_offset is not None:
+                    lost.append(DamagedRange(mend.next_offset, end_offset))
+                    await self._run(partial(mend.fill_with_nothing, end_offset))
+
         async with self._begun(_Way.TAKE_HOLES) as mend:
-            await self._walk(mend, self._fill_with_nothing)
+            await self._walk(mend, fill)
+            await note_lost(lost)  # before: a batch without records does not look lost
             await self._commit(mend, _Way.TAKE_HOLES)
+        self._report([hole for hole in mend.holes if hole.range not in lost], "others")
+
+    async def _take_from_any(
+        self, mend: SegmentMend, hole: Hole, sources: Sequence[int]
+    ) -> int | None:
+        """None, or up to where all of them lack what comes next. KafkaError, _WrongSource."""
+        leads, offset = self._partition.is_leader, mend.next_offset
+        accepted = (MendOutcome.NEVER, *((MendOutcome.DAMAGED_TOO,) if leads else ()))
+        ends = [hole.range.end_offset]
+        for source in sources:
+            try:
+                records = await self._tools.ask(source, self._partition, offset)
+            except KafkaError as error:
+                is_needed = offset < hole.range.end_offset
+                if is_needed and _outcome_of(error, is_leader=leads) not in accepted:
+                    raise
+                ends += [error.end_offset] if isinstance(error, DamagedThere) else []
+                continue
+            if not records:
+                continue  # its log ends there
+            try:
+                await self._run(partial(mend.take, records, may_have_gaps=not leads))
+            except WrongBatches as wrong:
+                raise _WrongSource(source) from wrong
+            return None
+        return min(ends)
 
     async def copy_from(self, source: int) -> MendOutcome:
         """Mend the segment with what this replica has."""
@@ -115,7 +182,7 @@ class MendAttempts:
             except KafkaError as error:
                 return _outcome_of(error, is_leader=is_leader)
             else:
-                self._report(mend, source)
+                self._report(mend.holes, f"broker {source}")
                 return MendOutcome.MENDED
         return MendOutcome.NEVER if is_leader else MendOutcome.DIFFERS
 
@@ -174,9 +241,6 @@ class MendAttempts:
             if mend.hole is not None:
                 await pass_hole(mend)
 
-    async def _fill_with_nothing(self, mend: SegmentMend) -> None:
-        await self._run(mend.fill_with_nothing)
-
     async def _fetch(self, source: int, hole: Hole, offset: int) -> Buffer:
         """At least one batch. Raises KafkaError, WrongBatches."""
         records = await self._tools.ask(source, self._partition, offset)
@@ -209,15 +273,15 @@ class MendAttempts:
                     self._tools.directory.fail(fault)
                 raise
 
-    def _report(self, mend: SegmentMend, source: int) -> None:
-        self._tools.telemetry.damage_mended += len(mend.holes)
-        for hole in mend.holes:
+    def _report(self, holes: Sequence[Hole], whom: str) -> None:
+        self._tools.telemetry.damage_mended += len(holes)
+        for hole in holes:
             log.warning(
-                "%s: offsets %d to %d were damaged, and are again what broker %d has",
+                "%s: offsets %d to %d were damaged, and are again what %s had",
                 self._log.directory,
                 hole.range.start_offset,
                 hole.range.end_offset - 1,
-                source,
+                whom,
             )
 
 

@@ -267,9 +267,24 @@ class Mender:
             return False
         if not _is_lost(partition, segment, outcomes, progress):
             return False
-        await self._give_up(log_, segment, attempts)
-        progress.settled(segment)
-        return True
+        return await self._give_up(log_, segment, attempts, sources, progress)
+
+    async def _give_up(
+        self,
+        log_: FilePartitionLog,
+        segment: Segment,
+        attempts: MendAttempts,
+        sources: Sequence[int],
+        progress: MendProgress,
+    ) -> bool:
+        """No replica has all of it: each may have some. Whether nothing is left to be done."""
+        is_settled = await attempts.fill_gaps(
+            [] if log_.may_have_gaps else sources,  # compacted logs are not mixed
+            partial(self._note_lost, log_),
+        )
+        if is_settled:
+            progress.healed(log_, segment)
+        return is_settled
 
     def _note_holes(
         self, log_: FilePartitionLog, holes: Sequence[Hole], *, has_sources: bool
@@ -290,23 +305,19 @@ class Mender:
             return [one for one in dict.fromkeys(asked) if one != self._broker_id]
         return [] if image.leader == NO_LEADER else [image.leader]
 
-    async def _give_up(
-        self, log_: FilePartitionLog, segment: Segment, attempts: MendAttempts
-    ) -> None:
-        holes = await attempts.survey()
-        log_.damage.verified(segment.base_offset, segment.next_offset)
-        for hole in holes:
+    async def _note_lost(self, log_: FilePartitionLog, lost: Sequence[DamagedRange]) -> None:
+        for one in lost:
             self._telemetry.damage_given_up += 1
-            log_.damage.give_up(hole.range)
+            log_.damage.give_up(one)
+            log_.damage.note(one)  # until the segment has a batch in its place
             log.error(
                 "%s: offsets %d to %d are lost: no other replica has them",
                 log_.directory,
-                hole.range.start_offset,
-                hole.range.end_offset - 1,
+                one.start_offset,
+                one.end_offset - 1,
             )
-        if holes:
-            await self._store(log_)  # before: a batch without records does not look lost
-            await attempts.fill_gaps()
+        if lost:
+            await self._store(log_)
 
 
 def _role(partition: Partition) -> tuple[int, bool]:

@@ -114,6 +114,8 @@ class SegmentMend:
         """To be filled by `take` before the next slice."""
         self.holes: list[Hole] = []
         """All that were found so far."""
+        self._kept: Hole | None = None
+        """The last hole whose damaged bytes are in a file."""
         self.next_offset = segment.base_offset
         """Of the batch to be written next; where to ask for batches while there is a hole."""
         self._epoch = -1
@@ -231,15 +233,24 @@ class SegmentMend:
         assert self.hole is not None
         self._go_on(self.hole.range.end_offset)
 
-    def fill_with_nothing(self) -> None:
-        """Put a batch without records into a hole that nobody can fill; for threads.
+    def fill_with_nothing(self, end_offset: int) -> None:
+        """Put a batch without records where nobody has what comes next, up to here; for threads.
 
         The damaged bytes are kept in a file: a tool, or another machine, may read more of them.
         """
+        hole = self.hole
+        assert hole is not None
+        if self._kept is not hole:
+            self._keep_damaged(hole)
+            self._kept = hole
+        self.new.write([self._fill_up_to(end_offset)])
+        if self.next_offset == hole.range.end_offset:
+            self._go_on(self.next_offset)
+
+    def close_hole(self) -> None:
+        """All of it is there; nobody can show the batch that follows."""
         assert self.hole is not None
-        self._keep_damaged(self.hole)
-        self.new.write([self._fill_up_to(self.hole.range.end_offset)])
-        self._go_on(self.next_offset)
+        self._go_on(self.hole.range.end_offset)
 
     def pass_over(self, end_offset: int) -> None:
         """Both logs have lost what comes next, up to here; for threads."""
