@@ -13,6 +13,7 @@ from tests.sim.test_damage_races import positions
 from tests.sim.three_brokers import IDS, ORDERS, Bench, run
 from tidemill.core.errors import DiskBusy
 from tidemill.storage.files.disk_work import DiskWork
+from tidemill.storage.state.log_damage import DamagedRange
 
 _Run = Callable[..., Awaitable[object]]
 
@@ -136,5 +137,17 @@ def test_I17_a_follower_whose_disk_is_too_busy_to_read_is_waited_for(monkeypatch
         monkeypatch.undo()
         await mended(bench, bench.leader)
         await verify(bench)
+
+    run(scenario, 0)
+
+
+def test_I1_what_was_noted_as_lost_and_comes_back_from_another_replica_is_read_again():
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        log, offset = log_of(bench, bench.leader), closed(bench, bench.leader).base_offset + 5
+        damage_batch(bench, bench.leader, 5)
+        log.damage.give_up(DamagedRange(offset, offset + 1))  # and then it crashed
+        await mended(bench, bench.leader)
+        assert log.read(offset, max_bytes=1, end_offset=log.log_end_offset).size_bytes
 
     run(scenario, 0)

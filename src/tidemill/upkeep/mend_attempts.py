@@ -139,6 +139,7 @@ class MendAttempts:
             await self._walk(mend, fill)
             await note_lost(lost)  # before: a batch without records does not look lost
             await self._commit(mend, _Way.TAKE_HOLES)
+        self._found_again(mend.holes, but=lost)
         self._report([hole for hole in mend.holes if hole.range not in lost], "others")
 
     async def _take_from_any(
@@ -189,6 +190,7 @@ class MendAttempts:
     async def _copy(self, source: int, way: _Way) -> SegmentMend:
         """Raises WrongBatches, KafkaError, DiskFull."""
         may_have_gaps = way is _Way.TAKE_ALL or not self._partition.is_leader
+        lost_in_both: list[DamagedRange] = []
 
         async def fetch(mend: SegmentMend) -> None:
             while mend.hole is not None:
@@ -198,14 +200,16 @@ class MendAttempts:
                     lost = self._log.damage.try_given_up(mend.next_offset)
                     if error.code is not ErrorCode.CORRUPT_MESSAGE or lost is None:
                         raise
-                    await self._run(partial(mend.pass_over, lost.end_offset))  # lost in both
+                    lost_in_both.append(lost)
+                    await self._run(partial(mend.pass_over, lost.end_offset))
                     continue
                 await self._run(partial(mend.take, records, may_have_gaps=may_have_gaps))
 
         async with self._begun(way) as mend:
             await self._walk(mend, fetch)
             await self._commit(mend, way)
-            return mend
+        self._found_again(mend.holes, but=lost_in_both)
+        return mend
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -272,6 +276,11 @@ class MendAttempts:
                 if not isinstance(fault, DiskFull):
                     self._tools.directory.fail(fault)
                 raise
+
+    def _found_again(self, holes: Sequence[Hole], *, but: Sequence[DamagedRange]) -> None:
+        """A range may have been noted as lost before a crash, and come back after it."""
+        for hole in holes:
+            self._log.damage.found_again(hole.range, but=but)
 
     def _report(self, holes: Sequence[Hole], whom: str) -> None:
         self._tools.telemetry.damage_mended += len(holes)

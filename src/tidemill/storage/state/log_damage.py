@@ -135,6 +135,15 @@ class LogDamage:
         """All batches between the two are valid; where something was given up, they are empty."""
         self._keep(_without(self._to_mend, start_offset, end_offset), self._given_up)
 
+    def found_again(self, one: DamagedRange, *, but: Iterable[DamagedRange]) -> None:
+        """Another replica had it after all, except for some of it: its batches are there again."""
+        parts, given_up = [one], self._given_up
+        for lost in but:
+            parts = _without(parts, lost.start_offset, lost.end_offset)
+        for part in parts:
+            given_up = _without(given_up, part.start_offset, part.end_offset)
+        self._keep(self._to_mend, given_up)
+
     def give_up(self, one: DamagedRange) -> None:
         """No replica has it. It stays apart from what it touches, which may have another fate."""
         self.mended(one.start_offset, one.end_offset)
