@@ -22,6 +22,7 @@ next one begins. Where another replica is believed that has a gap, a batch witho
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -48,6 +49,7 @@ from tidemill.wire.transaction_marker import read_marker
 __all__ = ["EpochAt", "FollowingHeader", "Hole", "SegmentMend", "WrongBatches", "first_header"]
 
 SLICE_BYTES = MIB
+_UNKNOWN_EPOCH = -2
 
 EpochAt = Callable[[int], int | None]
 """Which leader epoch wrote an offset, as this log knows it; None: it does not."""
@@ -356,12 +358,25 @@ class SegmentMend:
         return filler
 
     def _fill_up_to(self, end_offset: int) -> Buffer:
-        """A batch without records, so that nobody takes the gap for damage again."""
-        known = self._epoch_at(self.next_offset)
-        epoch = max(self._epoch, 0) if known is None else known
-        out = empty_batch(self.next_offset, end_offset, leader_epoch=epoch)
-        self._note(read_header(out), out)
-        return out
+        """Batches without records, so that nobody takes the gap for damage again.
+
+        There is one for each leader epoch: a start may rebuild epochs from batches (I11).
+        """
+        batches = bytearray()
+        while self.next_offset < end_offset:
+            known = self._order_of_epoch_at(self.next_offset)
+            offsets = range(self.next_offset, end_offset)
+            count = bisect_right(offsets, known, key=self._order_of_epoch_at)
+            epoch = max(self._epoch, 0) if known == _UNKNOWN_EPOCH else known
+            out = empty_batch(self.next_offset, self.next_offset + count, leader_epoch=epoch)
+            self._note(read_header(out), out)
+            batches += out
+        return batches
+
+    def _order_of_epoch_at(self, offset: int) -> int:
+        """What is below the log start is of no known epoch, and of an older one than the rest."""
+        known = self._epoch_at(offset)
+        return _UNKNOWN_EPOCH if known is None else known
 
     def _go_on(self, offset: int) -> None:
         self.hole, self.next_offset = None, offset

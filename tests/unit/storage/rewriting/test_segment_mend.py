@@ -271,3 +271,18 @@ def test_what_is_below_the_log_start_need_not_come_back(start_offset):
     here.commit(mend)
     kept = (start_offset - here.segment.base_offset) * SIZE
     assert here.bytes_on_disk().endswith(here.before[kept:])
+
+
+def test_I11_what_is_put_in_place_of_lost_batches_keeps_where_leader_epochs_begin():
+    here = Place()
+    for at in range(PER_SEGMENT):
+        here.flip(at)
+    mend = here.mend(epoch_at=lambda offset: 0 if offset < 7 else 1)
+    while not mend.is_done:
+        mend.run_slice()
+        if mend.hole is not None:
+            mend.fill_with_nothing(mend.hole.range.end_offset)
+    here.commit(mend)
+    headers = [header for _, header in iter_headers(memoryview(here.bytes_on_disk()))]
+    found = [(one.base_offset, one.next_offset, one.partition_leader_epoch) for one in headers]
+    assert found == [(5, 7, 0), (7, 10, 1)]
