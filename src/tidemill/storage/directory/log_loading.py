@@ -7,10 +7,11 @@ not match the checkpoint goes through recovery, as do all logs after an unclean 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.errors import DiskFull, KafkaError, StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.storage.directory.checkpoint import Checkpoint, CheckpointEntry, try_read_cap
 from tidemill.storage.directory.directory_meta import try_read_topic_id, write_topic_id
@@ -81,8 +82,12 @@ class LogLoader:
         self._load_damage(path, state, report)
         state.is_stored = _is_stored(state, report)
         state.producers.expire(self._now_ms, self._producer_expiration_ms)
+        stored = state.damage.encode()
         log = FilePartitionLog(self._disk, self._files, path, config, state, before_cut=before_cut)
         _forget_found_losses(log)
+        if log.damage.encode() != stored:
+            with suppress(DiskFull):  # the next start, or the mender, says the same
+                store_damage(self._disk, path, log.damage.encode())
         high_watermark = entry.high_watermark if entry is not None else 0
         return LoadedLog(
             log,

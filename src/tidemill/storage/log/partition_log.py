@@ -46,7 +46,7 @@ from tidemill.storage.log.segment_swap import SegmentSwap
 from tidemill.storage.log.segments import Segments
 from tidemill.storage.state.clean_point import CleanPoint
 from tidemill.storage.state.leader_epochs import LeaderEpochs
-from tidemill.storage.state.log_damage import LogDamage
+from tidemill.storage.state.log_damage import LogDamage, store_damage
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
@@ -347,6 +347,7 @@ class FilePartitionLog:
         self.log_end_offset = end
         self.log_start_offset = end if cut.restarts else min(self.log_start_offset, end)
         self.size_bytes = self.segments.size_bytes()
+        had_damage = bool(self.damage)
         self.damage.cut_to(0 if cut.restarts else end)
         self.epochs.truncate_from_end(end)
         if cut.restarts:
@@ -355,12 +356,19 @@ class FilePartitionLog:
             self.producers.replace(cut.producers)
         self._active_since_ms = NO_TIMESTAMP
         unlinks, store_epochs = self.progress.cut_to(end, restarts=cut.restarts)
+        after = [store_epochs]
+        if had_damage:
+            after.append(self._store_damage)
         if cut.restarts:  # a start that finds no segment looks at snapshots for the end of the log
             sync = partial(self._disk.sync_directory, self.directory)
-            cut.begun(before=[*before, *unlinks, sync], started=started, after=[store_epochs])
+            cut.begun(before=[*before, *unlinks, sync], started=started, after=after)
         else:
-            cut.begun(before=before, started=None, after=[*unlinks, store_epochs])
+            cut.begun(before=before, started=None, after=[*unlinks, *after])
         return True
+
+    def _store_damage(self) -> None:
+        """What was cut is written again: a note about it must not refuse that after a restart."""
+        store_damage(self._disk, self.directory, self.damage.encode())
 
     def _steps_before_cut(self, cut: FileLogCut) -> list[Callable[[], None]]:
         """What must be durable before a byte is cut."""

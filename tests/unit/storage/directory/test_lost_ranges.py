@@ -53,3 +53,28 @@ def test_I1_what_is_written_where_a_lost_range_was_cut_can_be_read_after_a_resta
     again = log_of(opened(disk.restart()))
     assert again.read(5, max_bytes=100, end_offset=again.log_end_offset).size_bytes
     assert not again.damage
+
+
+@pytest.mark.parametrize("is_cut_by_recovery", [False, True])
+def test_I1_a_note_about_what_was_cut_does_not_come_back_after_two_restarts(
+    disk, is_cut_by_recovery
+):
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, SMALL)
+    fill(log, LOST.start_offset)
+    flushed(directory)
+    given_up_on(disk, log)
+    if is_cut_by_recovery:  # a crash came before the batch without records
+        disk = disk.restart()
+        directory = opened(disk)
+        log = log_of(directory)
+    else:
+        append(log, empty_batch(LOST.start_offset, LOST.end_offset, leader_epoch=0))
+        log.truncate_to(LOST.start_offset)
+    # Compaction leaves a batch without records, and one with some behind it.
+    append(log, empty_batch(LOST.start_offset, LOST.start_offset + 1, leader_epoch=0))
+    fill(log, 10)
+    flushed(directory)
+    again = log_of(opened(disk.restart()))
+    assert not again.damage
+    assert again.read(5, max_bytes=100, end_offset=again.log_end_offset).size_bytes
