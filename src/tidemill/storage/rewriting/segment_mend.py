@@ -202,13 +202,26 @@ class SegmentMend:
     # --- the hole ---------------------------------------------------------------------------------
 
     def _try_resume(self) -> FoundBatch | None:
+        found = self._try_find_after(self._scan.position)
+        while found is not None and not self._is_followed(found):
+            found = self._try_find_after(found.position + 1)
+        return found
+
+    def _try_find_after(self, position: int) -> FoundBatch | None:
         return try_find_batch_after(
             self._file,
-            position=self._scan.position,
+            position=position,
             end=self._segment.size_bytes,
             next_offset=self._scan.next_offset,
             accepts=self._could_be_own,
         )
+
+    def _is_followed(self, found: FoundBatch) -> bool:
+        """Whether its base offset is right, which is under no checksum: the next batch tells."""
+        after = self._try_find_after(found.position + found.header.size_bytes)
+        if after is None or self._has_gaps:
+            return True
+        return after.header.base_offset >= found.header.next_offset
 
     def _could_be_own(self, header: BatchHeader) -> bool:
         try:

@@ -41,7 +41,8 @@ class Place:
 
     def _log(self, path: str) -> FilePartitionLog:
         log = FilePartitionLog.create(self.disk, FileCache(self.disk), path, CONFIG)
-        fill(log, 3 * PER_SEGMENT + 2)
+        for offset in range(3 * PER_SEGMENT + 2):  # no two batches are alike
+            append(log, batch(offset, value=bytes([ord("a") + offset])))
         flush(log)
         return log
 
