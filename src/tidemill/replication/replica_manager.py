@@ -11,7 +11,7 @@ may have lost records since its last life, and they would cut theirs. It leads w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, final
@@ -184,9 +184,8 @@ class ReplicaManager:
         Between two steps some partitions have the roles of the image before: just as they have on a
         broker that hears of the change a little later.
         """
-        self._follow_brokers(delta)
         is_news = self._follow_own_registration(delta.after)
-        yield from self._follow_restarts(delta)
+        yield from self._follow_brokers(delta)
         for gone in delta.topics_deleted:
             yield from self._drop_topic(gone, delta.before.topics.get(gone.name))
         for name in delta.topics_changed:
@@ -194,27 +193,31 @@ class ReplicaManager:
         if is_news:
             yield from self._take_leading_roles(delta.after)
 
-    def _follow_brokers(self, delta: Delta) -> None:
+    def _follow_brokers(self, delta: Delta) -> Steps[None]:
+        """A broker that has come or restarted counts once no partition has its old position.
+
+        Until then it is served in no life at all. In the old one it would tell its position again,
+        in the new one it could join an in-sync set by what the old one had (I14).
+        """
         if not delta.brokers_changed and not delta.members_changed:
             return
-        image = delta.after
-        self.broker_epochs.registered = {one: image.brokers[one].epoch for one in image.brokers}
-        self.broker_epochs.let_in = {
-            broker.broker_id
-            for broker in image.brokers.values()
-            if _is_let_in(image, broker.broker_id, broker.epoch)
-            and not broker.failed
-            and not broker.leaving
-        }
+        restarted = _restarted(delta)
+        self._count_brokers(delta.after, without=restarted)
+        for broker_id in restarted:
+            for at, partition in enumerate(list(self)):
+                if at and at % PARTITIONS_CHANGED_PER_SLICE == 0:
+                    yield
+                partition.follower_restarted(broker_id)
+        self._count_brokers(delta.after)
 
-    def _follow_restarts(self, delta: Delta) -> Steps[None]:
-        for broker_id in delta.brokers_changed:
-            known, now = delta.before.brokers.get(broker_id), delta.after.brokers.get(broker_id)
-            if known is None or now is None or known.epoch != now.epoch:
-                for at, partition in enumerate(list(self)):
-                    if at and at % PARTITIONS_CHANGED_PER_SLICE == 0:
-                        yield
-                    partition.follower_restarted(broker_id)
+    def _count_brokers(self, image: MetadataImage, without: Collection[int] = ()) -> None:
+        known = [one for one in image.brokers.values() if one.broker_id not in without]
+        self.broker_epochs.registered = {one.broker_id: one.epoch for one in known}
+        self.broker_epochs.let_in = {
+            one.broker_id
+            for one in known
+            if _is_let_in(image, one.broker_id, one.epoch) and not one.failed and not one.leaving
+        }
 
     def _follow_own_registration(self, image: MetadataImage) -> bool:
         """Whether we were let in just now, or are not any more."""
@@ -373,6 +376,16 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
         return {partition.name: partition.high_watermark for partition in self}
+
+
+def _restarted(delta: Delta) -> list[int]:
+    """The brokers that have come, gone, or registered in another epoch."""
+    before, after = delta.before.brokers, delta.after.brokers
+    return [
+        one
+        for one in delta.brokers_changed
+        if one not in before or one not in after or before[one].epoch != after[one].epoch
+    ]
 
 
 def _is_let_in(image: MetadataImage, broker_id: int, epoch: int) -> bool:

@@ -10,7 +10,8 @@ import pytest
 from tests.support.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
-from tidemill.core.loop.steps import finished
+from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.core.loop.steps import Steps, finished
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -110,7 +111,7 @@ class Place:
         self.finish_logs(group)
 
     def begin_logs(self) -> list[tuple[TopicPartition, TopicImage]]:
-        group = self.replicas.pending_logs.take(100)
+        group = self.replicas.pending_logs.take(1_000)
         for name, topic in group:
             self.logs.make(name, topic.topic_id)
         return group
@@ -130,10 +131,23 @@ class Place:
         draft.put_broker(broker)
         self._apply(draft)
 
+    def registered(self, broker_id: int, epoch: int, *, let_in: bool = False) -> ImageDraft:
+        """The image with a registration, and perhaps what the controller makes of it."""
+        draft = ImageDraft(self.metadata)
+        draft.put_broker(BrokerImage(broker_id=broker_id, epoch=epoch, host="h", port=1))
+        if let_in:
+            member = MemberImage(broker_id=broker_id, epoch=epoch)
+            draft.set_members({**self.metadata.members, broker_id: member})
+        return draft
+
     def _apply(self, draft: ImageDraft) -> None:
+        finished(self.begin(draft))
+
+    def begin(self, draft: ImageDraft) -> Steps[None]:
+        """The steps in which partitions follow."""
         delta = draft.finish()
         self.metadata = delta.after
-        finished(self.replicas.apply(delta))
+        return self.replicas.apply(delta)
 
     def partition(self, topic: str = "t", index: int = 0) -> Partition:
         found = self.replicas.find(topic, index)
@@ -322,6 +336,41 @@ def test_I14_the_position_of_a_broker_before_its_restart_does_not_count(place):
     assert not _wants(partition, SECOND)
     fetched(SECOND, partition, 5)
     assert _wants(partition, SECOND)
+
+
+def _wide(partition: PartitionImage, **options: int) -> TopicImage:
+    """A topic that takes several steps."""
+    return topic(*[partition] * (PARTITIONS_CHANGED_PER_SLICE + 1), **options)
+
+
+def test_I14_between_two_steps_no_position_of_an_earlier_life_counts_for_the_new_one(place):
+    """The last partition has not forgotten it yet: nobody may join by that in the new epoch."""
+    place.register(SECOND, epoch=1)
+    place.let_in(SECOND, epoch=1)
+    place.put(_wide(image(isr=(OWN,))))
+    last = place.partition(index=PARTITIONS_CHANGED_PER_SLICE)
+    append(last, 5)
+    fetched(SECOND, last, 5)
+    steps = place.begin(place.registered(SECOND, epoch=2, let_in=True))
+    next(steps)
+    assert not _wants(last, SECOND)
+    finished(steps)
+    assert not _wants(last, SECOND)
+    fetched(SECOND, last, 5)
+    assert _wants(last, SECOND)
+
+
+def test_I15_between_two_steps_a_follower_is_served_in_neither_of_its_lives(place):
+    """Partitions that have forgotten the earlier life must not hear of it again."""
+    place.register(SECOND, epoch=1)
+    place.put(_wide(image(isr=(OWN,))))
+    steps = place.begin(place.registered(SECOND, epoch=2))
+    next(steps)
+    for epoch in (1, 2):
+        with pytest.raises(KafkaError):
+            place.replicas.broker_epochs.check(SECOND, epoch)
+    finished(steps)
+    place.replicas.broker_epochs.check(SECOND, 2)
 
 
 def test_a_follower_that_is_about_to_leave_keeps_its_position_and_does_not_join(place):
