@@ -182,15 +182,18 @@ class ReplicaManager:
         """Bring the partitions of this broker in line with `delta.after`, some in each step.
 
         Between two steps some partitions have the roles of the image before: just as they have on a
-        broker that hears of the change a little later.
+        broker that hears of the change a little later. Whether we are let in changes at the end: a
+        log that is made meanwhile must not lead by an image of its topic from before that.
         """
-        is_news = self._follow_own_registration(delta.after)
+        before, now = (self._is_let_in, self._untold), self._standing(delta.after)
+        self._is_let_in, self._untold = before[0] and now[0], before[1] | now[1]
         yield from self._follow_brokers(delta)
         for gone in delta.topics_deleted:
             yield from self._drop_topic(gone, delta.before.topics.get(gone.name))
         for name in delta.topics_changed:
             yield from self._apply_topic(delta.after.topics[name])
-        if is_news:
+        self._is_let_in, self._untold = now
+        if now != before:
             yield from self._take_leading_roles(delta.after)
 
     def _follow_brokers(self, delta: Delta) -> Steps[None]:
@@ -219,15 +222,13 @@ class ReplicaManager:
             if _is_let_in(image, one.broker_id, one.epoch) and not one.failed and not one.leaving
         }
 
-    def _follow_own_registration(self, image: MetadataImage) -> bool:
-        """Whether we were let in just now, or are not any more."""
+    def _standing(self, image: MetadataImage) -> tuple[bool, frozenset[int]]:
+        """Whether the controller has let us in, and the pages that do not know of it yet."""
         if self._broker_epoch is None:
-            return False
-        before = self._is_let_in, self._untold
-        self._is_let_in = _is_let_in(image, self.broker_id, self._broker_epoch())
+            return self._is_let_in, self._untold
         member = image.members.get(self.broker_id)
-        self._untold = frozenset(() if member is None else member.untold)
-        return before != (self._is_let_in, self._untold)
+        untold = frozenset(() if member is None else member.untold)
+        return _is_let_in(image, self.broker_id, self._broker_epoch()), untold
 
     def _take_leading_roles(self, image: MetadataImage) -> Steps[None]:
         """Also of topics that have not changed: whether we are let in decides these roles."""

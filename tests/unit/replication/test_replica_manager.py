@@ -440,6 +440,22 @@ def test_a_broker_that_registers_again_leads_only_after_it_is_let_in_again(place
     assert partition.is_leader
 
 
+def test_I11_a_log_that_is_made_between_two_steps_does_not_lead_in_an_earlier_epoch(place):
+    """The change that lets us in has the epochs of our new life: it leads in none before that."""
+    place.register_ourselves(epoch=7)
+    place.register(OWN, epoch=7)
+    place.announce(_wide(image(epoch=1, isr=ALL)))
+    group = place.begin_logs()
+    draft = place.registered(OWN, epoch=7, let_in=True)
+    draft.put_topic(_wide(image(leader=SECOND, epoch=2, isr=(SECOND,), version=1)))
+    steps = place.begin(draft)
+    next(steps)
+    place.finish_logs(group)
+    assert not any(partition.is_leader for partition in place.replicas)
+    finished(steps)
+    assert {partition.leader_epoch for partition in place.replicas} == {2}
+
+
 def test_F27_kafkas_largest_number_means_no_flush_rule():
     config = log_config_of(TopicConfig())
     assert (config.flush_messages, config.flush_ms) == (FOREVER, FOREVER)

@@ -8,14 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.in_sync import InSync, Members, ids_of
 from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
 from tidemill.replication.leader_log import LeaderLog
 from tidemill.replication.led_replicas import LedReplicas
 from tidemill.replication.partition import Partition
-from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.replication.vouching.vouch import VOUCH_S
 from tidemill.replication.waiting.waiters import AckWaiter
 from tidemill.storage.log.interface import LogCut
@@ -284,14 +282,10 @@ def _no_broker_epoch(_original: Function) -> Function:
 
 @mutant(
     "fenced one serves followers",
-    "tidemill.replication.replica_manager:ReplicaManager._follow_own_registration",
+    "tidemill.replication.replica_manager:ReplicaManager._standing",
 )
 def _fenced_serves(_original: Function) -> Function:
-    def follow_own_registration(replicas: ReplicaManager, _image: MetadataImage) -> bool:
-        replicas._is_let_in = True
-        return False
-
-    return follow_own_registration
+    return lambda _replicas, _image: (True, frozenset())
 
 
 # --- leases ---------------------------------------------------------------------------------------
