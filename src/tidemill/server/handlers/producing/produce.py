@@ -226,6 +226,11 @@ class _Appends:
         is_new = checked is None and not self._is_repeated
         self._is_repeated = False
         partition = self._writable(name, data.index, is_new=is_new)
+        if context.version >= FIRST_WITH_TOPIC_IDS:
+            wanted = self._request.topic_data[self._topic_index].topic_id
+            if partition.topic_id != wanted:
+                # The image has the topic, and the partition is that of a deleted one still (I34).
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         records = _checked_records(context.version, data)
         if is_transactional(records):
             self._check_verified(partition, records, long)

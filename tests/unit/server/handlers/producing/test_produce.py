@@ -70,6 +70,14 @@ def test_F21_the_stored_batch_carries_base_offset_and_leader_epoch(orders):
     assert header.partition_leader_epoch == orders.partition("orders").leader_epoch
 
 
+def test_I34_a_batch_for_a_topic_is_not_appended_to_the_one_that_had_its_name_before(orders):
+    """The image has the new topic already, and this partition does not follow it yet."""
+    former = orders.partition("orders")
+    former.topic_id = UUID(int=9)
+    assert _produce(orders, 13).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert former.log.log_end_offset == 0
+
+
 @pytest.mark.parametrize("acks", [2, -2, 7])
 def test_T9_other_acks_than_minus_one_zero_and_one_are_refused(orders, acks):
     assert _produce(orders, acks=acks).error_code == ErrorCode.INVALID_REQUIRED_ACKS
