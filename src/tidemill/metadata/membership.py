@@ -90,7 +90,8 @@ class Membership:
         await self._keeper.load(newest=True)
         self._check_version()
         await self._publish(await self._registration.make())
-        self._lease.registered = True
+        # The session may have ended while partitions followed: then there is another one to make.
+        self._lease.registered = self._registration.made is not None
 
     async def update(self) -> None:
         """Let the registration say what it should. CoordConflict: it was removed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -13,11 +14,12 @@ from tests.unit.metadata.three_brokers import TOPIC, partition, propose, three_b
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.controller import decisions
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.controller.election import with_live_brokers
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.metadata_image import DeletedTopic
+from tidemill.metadata.image.metadata_image import DeletedTopic, Delta
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.store.coord import Node, Op, Put
 from tidemill.metadata.store.memory_store import MemoryCoord
@@ -480,3 +482,30 @@ def test_S11_a_death_that_concerns_many_partitions_is_decided_in_slices(run, mon
     run(scenario())
     assert max(sizes) == PARTITIONS_CHANGED_PER_SLICE
     assert sum(sizes) > 2 * PARTITIONS_CHANGED_PER_SLICE
+
+
+def test_L1_a_session_that_ends_while_partitions_follow_the_registration_is_not_the_last_one(run):
+    """What was registered is gone with it: this broker is not registered, and joins again."""
+
+    async def scenario() -> None:
+        world = SmallCluster()
+        _, cluster = await world.start(0, 1)
+        coord = world.members[1].coord
+        lives = [cluster.broker_epoch]
+
+        def end_it_once(_delta: Delta) -> Steps[None]:
+            yield
+            if cluster.broker_epoch not in lives and len(lives) < 2:
+                lives.append(cluster.broker_epoch)
+                world.server.expire(coord)
+
+        cluster.subscribe_in_steps(end_it_once)
+        world.server.expire(coord)
+        with suppress(StoreUnavailable):
+            await cluster.catch_up()
+        await world.catch_up()
+        assert len(lives) == 2
+        assert cluster.may_act
+        assert cluster.broker_epoch not in lives
+
+    run(scenario())
