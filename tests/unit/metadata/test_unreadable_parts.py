@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+
 import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode
+from tidemill.core.loop.pacing import next_turn
 from tidemill.core.loop.steps import finished
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
@@ -246,5 +250,32 @@ def test_S46_members_and_settings_that_were_put_back_change_nothing(run, part):
         assert (cluster.image.members, cluster.image.overrides) == (image.members, image.overrides)
         assert any(part in alarm for alarm in small.members[0].alarms)
         assert not cluster._keeper.is_readable(part)
+
+    run(scenario())
+
+
+def test_I34_a_request_that_is_cancelled_while_mended_pages_are_read_hides_no_topic(run):
+    """Otherwise the page is written without the topic, and its logs are deleted."""
+
+    async def scenario() -> None:
+        small, cluster = await two_brokers()
+        paths = {page_path(page_of(cluster.image.topics[one].topic_id)) for one in ("alone", "t")}
+        good = {path: node.value for path, node in small.server.scan("/pages/") if path in paths}
+        for path in paths:
+            await small.put_back(path, b"?")
+        small.crash(0)
+        small.crash(1)
+        (again,) = await small.start(2)
+        for path in paths:
+            await small.put_back(path, good[path])
+        creation = asyncio.ensure_future(again.create_topics([TopicSpec(name="u", partitions=1)]))
+        while len(again._keeper.unread_pages) == len(paths):
+            await next_turn()
+        creation.cancel()
+        with suppress(asyncio.CancelledError):
+            await creation
+        specs = [TopicSpec(name=one, partitions=1) for one in ("alone", "t")]
+        results = await again.create_topics(specs)
+        assert {one.code for one in results} == {ErrorCode.TOPIC_ALREADY_EXISTS}
 
     run(scenario())

@@ -376,7 +376,7 @@ class Controllership:
 
     async def settle(self) -> None:
         """If the image is in doubt, settle the last write and read everything."""
-        if not self._in_doubt:
+        if not self._in_doubt and not self._keeper.in_doubt:
             await self._keeper.read_bad_again()
             return
         await self._writer.settle()

@@ -81,6 +81,11 @@ class ImageKeeper:
         return bool(self._changed) or self._is_partial or bool(self._unfinished)
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether all has to be read: perhaps parts were read that the image does not have."""
+        return ALL in self._changed
+
+    @property
     def topic_defaults(self) -> TopicConfig:
         """The configuration of a topic without overrides, on this broker."""
         return self._reader.defaults
@@ -306,12 +311,11 @@ class ImageKeeper:
         if not bad:
             return
         draft = ImageDraft(self.image)
-        await self._read_parts(await self._parts(bad), self.head, draft)
-        if not any(self.is_readable(path) for path in bad):
-            return
-        self.serve_again()
         try:
-            await self.publish(draft)
+            await self._read_parts(await self._parts(bad), self.head, draft)
+            if any(self.is_readable(path) for path in bad):
+                self.serve_again()
+                await self.publish(draft)
         except BaseException:
             self.mark(ALL)
             raise
