@@ -32,7 +32,7 @@ from tidemill.client.admin.cluster_admin import (
 from tidemill.client.admin.repair_admin import find_conflicts_among
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 
 __all__ = ["cluster"]
@@ -100,8 +100,9 @@ def elect(
     is_unclean = kind == "unclean"
     partitions = [parse_partition(name) for name in names] or None
     if dry_run or (is_unclean and not yes):
-        needing = run_client(bootstrap, partial(_needing, unclean=is_unclean))
-        partitions = [one for one in partitions or needing if one in needing]
+        partitions = run_client(
+            bootstrap, partial(_needing, unclean=is_unclean, named=partitions or [])
+        )
     if dry_run:
         _show_needing(partitions or [], as_json=as_json)
         return
@@ -129,10 +130,17 @@ def elect(
     _check_done(results)
 
 
-async def _needing(client: ClusterClient, *, unclean: bool) -> list[TopicPartition]:
-    """The partitions that an election would give another leader."""
+async def _needing(
+    client: ClusterClient, *, unclean: bool, named: list[TopicPartition]
+) -> list[TopicPartition]:
+    """Those of the named partitions, or of all, that an election would give another leader."""
     health = ClusterHealth(await take_cluster_snapshot(client))
-    return health.offline if unclean else health.not_preferred
+    known = {name for name, _ in health.partitions}
+    for one in named:
+        if one not in known:
+            raise UserError(f"there is no partition {one}: see `tidemill topic list`")
+    needing = health.offline if unclean else health.not_preferred
+    return [one for one in named or needing if one in needing]
 
 
 def _show_needing(partitions: list[TopicPartition], *, as_json: bool) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.cli.invoke import tidemill
 from tidemill.cli.commands import cluster as commands
+from tidemill.cli.failures import WRONG_USE
 from tidemill.client.admin.cluster_admin import ClusterSnapshot, ElectionResult
 from tidemill.client.network.metadata_cache import BrokerInfo, PartitionInfo, TopicInfo
 from tidemill.core.errors import ErrorCode
@@ -63,4 +64,14 @@ def test_a_dry_run_shows_who_would_get_another_leader_and_elects_none(cluster, k
     assert result.stdout == f"{needing}  would get another leader\n"
     other = f"--partition={needing.topic}:2"
     assert tidemill("cluster", "elect", kind, "--dry-run", "--json", other).stdout == "[]\n"
+    assert cluster.elected == []
+
+
+@pytest.mark.parametrize(
+    "more", [("unclean",), ("unclean", "--dry-run"), ("preferred", "--dry-run")]
+)
+def test_a_partition_that_does_not_exist_is_not_one_that_needs_no_election(cluster, more):
+    result = tidemill("cluster", "elect", *more, "--partition", "order:0", stdin="y\n")
+    assert result.exit_code == WRONG_USE
+    assert "there is no partition order-0" in result.stderr
     assert cluster.elected == []
