@@ -83,7 +83,6 @@ PURE = (
     "metadata/controller/decisions.py",
     "metadata/controller/election.py",
     "metadata/controller/former_leaders.py",
-    "metadata/controller/growth.py",
     "metadata/controller/healing.py",
     "metadata/controller/log_ends.py",
     "metadata/controller/placement.py",

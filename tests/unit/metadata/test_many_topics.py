@@ -254,6 +254,26 @@ def test_what_follows_from_a_change_comes_to_its_end_if_the_request_is_cancelled
     run(scenario())
 
 
+def test_a_bug_in_what_follows_from_a_change_is_met_by_everyone_who_comes_later(run):
+    """Else partitions would silently keep the roles of the image before."""
+
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        cluster.subscribe_in_steps(in_two_steps([], fail))
+        with pytest.raises(ZeroDivisionError):
+            await cluster.create_topics(SPECS[:1])
+        assert cluster.own_logs() is None
+        with pytest.raises(ZeroDivisionError):
+            await small.catch_up()
+
+    run(scenario())
+
+
 def test_a_lease_counts_with_a_change_after_all_that_follows_from_it(run):
     """Who has one has acted on all that is older than two thirds of a session."""
 

@@ -23,9 +23,10 @@ from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, PLANNED_MOVES_MAX, UPKEEP_INTERVAL_S
 from tidemill.metadata.controller.decisions import draining_brokers, live_brokers
-from tidemill.metadata.controller.growth import growing_moves, has_single_copy
 from tidemill.metadata.controller.healing import (
     assignment_of,
+    growing_moves,
+    has_single_copy,
     moving_of,
     usable_racks,
     vacating_moves,

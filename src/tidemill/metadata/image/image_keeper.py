@@ -61,6 +61,8 @@ class ImageKeeper:
         self._slow_subscribers: list[Callable[[Delta], Steps[None]]] = []
         self._unfinished: deque[Steps[None]] = deque()
         """What slow subscribers still have to do for the image that is in place."""
+        self._bug: BaseException | None = None
+        """Why one of them never will: nobody may go on with other roles than the image has."""
         self._seqs = dict.fromkeys(PARTS, 0)
         """By part: the seq of what the image has of it."""
         self._settings_seq = -1
@@ -227,12 +229,18 @@ class ImageKeeper:
 
     async def _end_steps(self) -> None:
         """Let slow subscribers come to the end, also if somebody else had begun that."""
+        if self._bug is not None:
+            raise self._bug
         try:
             while self._unfinished:
                 await run_steps(self._unfinished[0])
                 self._unfinished.popleft()
-        except BaseException:
+        except asyncio.CancelledError:
             self.wakeup.set()  # whoever refreshes next goes on with it
+            raise
+        except BaseException as bug:
+            self._bug = bug
+            self.wakeup.set()  # whoever refreshes next, and so the broker, fails too
             raise
 
     def _follow_names(self, delta: Delta) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.batches import append, batch, fill, flush
+from tests.support.batches import append, batch, flush
 from tidemill.core.errors import DiskFull, StorageFault
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig
