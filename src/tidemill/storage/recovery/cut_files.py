@@ -1,4 +1,4 @@
-"""The side files in which recovery keeps what it cut off, and when they are deleted.
+"""The side files with what recovery cut off, or mending gave up, and when they are deleted.
 
 They are for an operator who wants to inspect them. They hold records, so they do not outlive the
 topic's retention; and they are kept for a week at most.
@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from tidemill.core.errors import StorageFault
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.log_file_names import LOST_SUFFIX
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.recovery.tail_cut import CUT_INFIX
 
@@ -36,7 +37,8 @@ def _purge_one(disk: Disk, directory: str, oldest_ms: int) -> int:
     try:
         for name in disk.list_names(directory):
             path = f"{directory}/{name}"
-            if CUT_INFIX in name and disk.changed_ms(path) < oldest_ms:
+            is_side_file = CUT_INFIX in name or name.endswith(LOST_SUFFIX)
+            if is_side_file and disk.changed_ms(path) < oldest_ms:
                 disk.unlink(path)
                 purged += 1
     except StorageFault:

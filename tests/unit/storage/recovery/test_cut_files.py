@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.storage.files.log_file_names import LOST_SUFFIX
 from tidemill.storage.log.interface import FOREVER, LogConfig
 from tidemill.storage.recovery.cut_files import CUT_FILE_MS_MAX, purge_cut_files
 from tidemill.testing.sim.disk import SimDisk
@@ -50,3 +51,13 @@ def test_no_other_file_of_a_log_is_removed(disk):
 def test_a_removed_log_does_not_stop_the_purge_of_others(disk):
     logs = [("/data/gone-0", LogConfig()), (DIRECTORY, LogConfig())]
     assert purge_cut_files(disk, logs, CUT_AT_MS + 10 * CUT_FILE_MS_MAX) == 1
+
+
+def test_damaged_bytes_that_were_given_up_do_not_outlive_the_topics_records(disk):
+    lost = f"{DIRECTORY}/{3:020d}{LOST_SUFFIX}"
+    disk.open(lost, create=True)
+    config = LogConfig(retention_ms=HOUR_MS)
+    purge_cut_files(disk, [(DIRECTORY, config)], CUT_AT_MS + HOUR_MS)
+    assert disk.exists(lost)
+    purge_cut_files(disk, [(DIRECTORY, config)], CUT_AT_MS + HOUR_MS + 1)
+    assert not disk.exists(lost)
