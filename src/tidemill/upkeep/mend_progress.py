@@ -93,4 +93,5 @@ class MendProgress:
             return False
         log.damage.verified(0, end_offset)
         self.doubtful.clear()
+        self._replaced.clear()  # they are looked at again if they get damaged again
         return True

@@ -71,6 +71,15 @@ def test_a_compacted_log_is_whole_when_all_closed_segments_are_the_other_replica
     assert not log.damage
 
 
+def test_a_segment_that_was_taken_over_is_looked_at_when_it_is_damaged_again():
+    progress, log = MendProgress(), damaged_log()
+    *closed, _active = log.segments
+    for segment in reversed(closed):
+        progress.taken_over(log, segment, 2)
+    progress.doubtful.add(closed[1].base_offset)
+    assert progress.segments(log) == [closed[1]]
+
+
 def test_a_compacted_log_begins_anew_if_that_replica_is_gone():
     progress, log = MendProgress(), damaged_log()
     *_, last, _active = log.segments
