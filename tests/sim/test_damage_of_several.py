@@ -48,7 +48,8 @@ def damage_batch(bench: Bench, broker_id: int, place: int) -> None:
     damage(bench, broker_id, segment, at=(start + 65) / segment.size_bytes)
 
 
-def test_I17_a_follower_gives_up_only_what_its_leader_has_given_up():
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+def test_I17_a_follower_gives_up_only_what_its_leader_has_given_up(cleanup):
     async def scenario(bench: Bench) -> None:
         await bench.send(RECORDS)
         damage_batch(bench, bench.followers[0], 1)
@@ -58,7 +59,7 @@ def test_I17_a_follower_gives_up_only_what_its_leader_has_given_up():
         lost = log_of(bench, bench.leader).damage.given_up
         assert log_of(bench, bench.followers[0]).damage.given_up == lost
 
-    run(scenario, 0)
+    run(scenario, 0, configs={"cleanup.policy": cleanup})
 
 
 def test_I17_a_leader_takes_from_each_follower_what_the_others_lack():

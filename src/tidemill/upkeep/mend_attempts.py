@@ -108,11 +108,13 @@ class MendAttempts:
         """Take each batch from whoever has it; what nobody has is lost. False: not yet.
 
         Readers must find what comes after that: a batch without records takes its place.
+        A compacted log becomes that of the source, if there is one.
         """
         left = list(sources)
+        way = _Way.TAKE_ALL if left and self._log.may_have_gaps else _Way.TAKE_HOLES
         while True:
             try:
-                await self._fill_gaps(left, note_lost)
+                await self._fill_gaps(left, note_lost, way)
             except _WrongSource as wrong:
                 if not self._partition.is_leader:
                     return False  # its leader's log is another one: a fetch tells where they part
@@ -123,7 +125,7 @@ class MendAttempts:
             else:
                 return True
 
-    async def _fill_gaps(self, sources: Sequence[int], note_lost: NoteLost) -> None:
+    async def _fill_gaps(self, sources: Sequence[int], note_lost: NoteLost, way: _Way) -> None:
         lost: list[DamagedRange] = []
 
         async def fill(mend: SegmentMend) -> None:
@@ -135,10 +137,10 @@ class MendAttempts:
                     lost.append(DamagedRange(mend.next_offset, end_offset))
                     await self._run(partial(mend.fill_with_nothing, end_offset))
 
-        async with self._begun(_Way.TAKE_HOLES) as mend:
+        async with self._begun(way) as mend:
             await self._walk(mend, fill)
             await note_lost(lost)  # before: a batch without records does not look lost
-            await self._commit(mend, _Way.TAKE_HOLES)
+            await self._commit(mend, way)
         self._found_again(mend.holes, but=lost)
         self._report([hole for hole in mend.holes if hole.range not in lost], "others")
 
@@ -147,25 +149,43 @@ class MendAttempts:
     ) -> int | None:
         """None, or up to where all of them lack what comes next. KafkaError, _WrongSource."""
         leads, offset = self._partition.is_leader, mend.next_offset
-        accepted = (MendOutcome.NEVER, *((MendOutcome.DAMAGED_TOO,) if leads else ()))
         ends = [hole.range.end_offset]
         for source in sources:
             try:
-                records = await self._tools.ask(source, self._partition, offset)
-            except KafkaError as error:
-                is_needed = offset < hole.range.end_offset
-                if is_needed and _outcome_of(error, is_leader=leads) not in accepted:
+                records = await self._ask_for(source, offset, leads=leads)
+            except DamagedThere as damaged:
+                ends.append(damaged.end_offset)
+            except KafkaError:
+                if offset < hole.range.end_offset:
                     raise
-                ends += [error.end_offset] if isinstance(error, DamagedThere) else []
-                continue
-            if not records:
-                continue  # its log ends there
-            try:
-                await self._run(partial(mend.take, records, may_have_gaps=not leads))
-            except WrongBatches as wrong:
-                raise _WrongSource(source) from wrong
-            return None
+            else:
+                if records:
+                    await self._take(mend, records, source, may_have_gaps=not leads)
+                    return None
         return min(ends)
+
+    async def _ask_for(self, source: int, offset: int, *, leads: bool) -> Buffer:
+        """Nothing: its log ends there. KafkaError: wait for it. DamagedThere: it lacks it."""
+        try:
+            records = await self._tools.ask(source, self._partition, offset)
+        except KafkaError as error:
+            outcome = _outcome_of(error, is_leader=leads)
+            if outcome is MendOutcome.DAMAGED_TOO and not leads:
+                raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, str(error)) from error
+            if outcome is MendOutcome.NEVER and not isinstance(error, DamagedThere):
+                return b""
+            raise
+        if not records and not leads:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the leader's log ends there")
+        return records
+
+    async def _take(
+        self, mend: SegmentMend, records: Buffer, source: int, *, may_have_gaps: bool
+    ) -> None:
+        try:
+            await self._run(partial(mend.take, records, may_have_gaps=may_have_gaps))
+        except WrongBatches as wrong:
+            raise _WrongSource(source) from wrong
 
     async def copy_from(self, source: int) -> MendOutcome:
         """Mend the segment with what this replica has."""

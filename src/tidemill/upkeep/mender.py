@@ -267,24 +267,26 @@ class Mender:
             return False
         if not _is_lost(partition, segment, outcomes, progress):
             return False
-        return await self._give_up(log_, segment, attempts, sources, progress)
+        return await self._give_up(
+            log_, segment, attempts, progress, sources=_miscible(partition, log_, sources)
+        )
 
     async def _give_up(
         self,
         log_: FilePartitionLog,
         segment: Segment,
         attempts: MendAttempts,
-        sources: Sequence[int],
         progress: MendProgress,
+        *,
+        sources: Sequence[int],
     ) -> bool:
         """No replica has all of it: each may have some. Whether nothing is left to be done."""
-        is_settled = await attempts.fill_gaps(
-            [] if log_.may_have_gaps else sources,  # compacted logs are not mixed
-            partial(self._note_lost, log_),
-        )
-        if is_settled:
-            progress.healed(log_, segment)
-        return is_settled
+        if not await attempts.fill_gaps(sources, partial(self._note_lost, log_)):
+            return False
+        if log_.may_have_gaps and sources:
+            return progress.taken_over(log_, segment, sources[0])
+        progress.healed(log_, segment)
+        return True
 
     def _note_holes(
         self, log_: FilePartitionLog, holes: Sequence[Hole], *, has_sources: bool
@@ -318,6 +320,16 @@ class Mender:
             )
         if lost:
             await self._store(log_)
+
+
+def _miscible(
+    partition: Partition, log_: FilePartitionLog, sources: Sequence[int]
+) -> Sequence[int]:
+    """Whose batches may take the place of damaged ones, though none of them has all.
+
+    A compacted log of several replicas could show deleted keys again: it is the leader's, or ours.
+    """
+    return [] if log_.may_have_gaps and partition.is_leader else sources
 
 
 def _role(partition: Partition) -> tuple[int, bool]:

@@ -255,7 +255,7 @@ class SegmentMend:
         """
         hole = self.hole
         assert hole is not None
-        if self._kept is not hole:
+        if self._kept is not hole and not self._takes_all:
             self._keep_damaged(hole)
             self._kept = hole
         self.new.write([self._fill_up_to(end_offset)])
