@@ -268,7 +268,7 @@ class Mender:
         if not _is_lost(partition, segment, outcomes, progress):
             return False
         return await self._give_up(
-            log_, segment, attempts, progress, sources=_miscible(partition, log_, sources)
+            log_, segment, attempts, progress, sources=_mixable(partition, log_, sources)
         )
 
     async def _give_up(
@@ -322,9 +322,7 @@ class Mender:
             await self._store(log_)
 
 
-def _miscible(
-    partition: Partition, log_: FilePartitionLog, sources: Sequence[int]
-) -> Sequence[int]:
+def _mixable(partition: Partition, log_: FilePartitionLog, sources: Sequence[int]) -> Sequence[int]:
     """Whose batches may take the place of damaged ones, though none of them has all.
 
     A compacted log of several replicas could show deleted keys again: it is the leader's, or ours.
