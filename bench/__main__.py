@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from bench import kafka, qbench
+from bench import kafka, other_revision, qbench
 from bench.environment import ROOT, facts
 from bench.lab import Lab, Sizes
+from bench.other_revision import judged_as_revision
 from bench.plot import draw
 from bench.processes import MeasurementFailed, Subject
 from bench.progress import RunProgress
@@ -57,33 +58,47 @@ QUICK = Sizes(
 def main() -> int:
     options = _parser().parse_args()
     signal.signal(signal.SIGTERM, _terminate)
+    # As in the Makefile: a broker that keeps no bytecode compiles all its sources at each start.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     rows = _selected(options)
     if not qbench.build():
         return 0
-    with_kafka = not options.no_kafka and kafka.provide()
+    rival = _rival(options)
+    with_kafka = isinstance(rival, kafka.KafkaSubject)
     report = Report(facts=facts(with_kafka=with_kafka, options=shlex.join(sys.argv[1:])))
     _warn_if_busy(report)
-    if not with_kafka:
+    if rival is None:
         report.skipped.append("Apache Kafka: ratios against it are missing")
-    _measure(rows, report, options, with_kafka=with_kafka)
+    _measure(rows, report, options, rival)
+    if rival is not None and options.against:
+        report.facts["against"] = rival.name
+        report.outcomes = [judged_as_revision(one, rival.name) for one in report.outcomes]
     kept = _keep(report, options.out)
     print_table(report, sys.stdout)
     print("kept:", *kept)
     return 1 if report.failures or (options.strict and report.missed) else 0
 
 
+def _rival(options: argparse.Namespace) -> Subject | None:
+    """What ours is compared with; None: nothing."""
+    if options.against:
+        return other_revision.provide(options.against).subject(tuple(options.set))
+    return kafka.KafkaSubject() if not options.no_kafka and kafka.provide() else None
+
+
 def _measure(
-    rows: list[Row], report: Report, options: argparse.Namespace, *, with_kafka: bool
+    rows: list[Row], report: Report, options: argparse.Namespace, rival: Subject | None
 ) -> None:
     command = tuple(shlex.split(options.tidemill)) if options.tidemill else TIDEMILL
     subjects: list[Subject] = [
         TidemillSubject(command, tuple(options.set)),
         TidemillSubject(NULL_COMMAND, name="nothing"),
     ]
-    if with_kafka:
-        subjects.append(kafka.KafkaSubject())
+    if rival is not None:
+        subjects.append(rival)
     with RunProgress(len(rows)) as progress:
-        lab = Lab(subjects, _sizes(options), options.scratch, progress.tick)
+        sizes, name = _sizes(options), rival.name if rival else ""
+        lab = Lab(subjects, sizes, options.scratch, progress.tick, rival=name)
         try:
             for row in rows:
                 progress.begin(row.title)
@@ -119,15 +134,19 @@ def _selected(options: argparse.Namespace) -> list[Row]:
     if options.rows is None:
         return [
             row
-            for row in ROWS
+            for row in _allowed(options)
             if (row.quick or not options.quick) and (options.large or not row.large)
         ]
-    by_key = {row.key: row for row in ROWS}
+    by_key = {row.key: row for row in _allowed(options)}
     wanted = options.rows.split(",")
     unknown = [key for key in wanted if key not in by_key]
     if unknown:
         raise SystemExit(f"no row {', '.join(unknown)}; there are {', '.join(by_key)}")
     return [by_key[key] for key in wanted]
+
+
+def _allowed(options: argparse.Namespace) -> list[Row]:
+    return [row for row in ROWS if row.beside_rival or not options.against]
 
 
 def _sizes(options: argparse.Namespace) -> Sizes:
@@ -154,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, default=ROOT / "bench" / "results", help="where results are kept")
     add("--scratch", type=Path, default=ROOT / "build" / "bench", help="where brokers write")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the broker")
+    add("--against", metavar="REVISION", help="another revision of Tidemill instead of Kafka")
     add("--tidemill", metavar="COMMAND", help="how to start another Tidemill than this one")
     return parser
 

@@ -1,7 +1,7 @@
 """Three brokers, three replicas, two of them in sync at least, acks=all: rates, times, failures.
 
 Each row has clusters of its own, and removes them. Kafka flushes nothing before an ack, so rates
-are compared with our flush=os.
+are compared with our flush=os. `ours` is the kind of our cluster: by the store that it has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from confluent_kafka import Producer
 
@@ -29,8 +30,18 @@ from bench.lab import PARTITIONS, Lab
 from bench.processes import MeasurementFailed
 from bench.topics import create_topics, delete_topic, leader_of, wait_for_in_sync
 
-__all__ = ["ack_latency", "catch_up", "memory", "produce", "unavailable", "widest_gap_s"]
+__all__ = [
+    "Kind",
+    "ack_latency",
+    "catch_up",
+    "memory",
+    "produce",
+    "start_up",
+    "unavailable",
+    "widest_gap_s",
+]
 
+START_BAR = Bar("<=", 2, Held.VALUE)
 MEMORY_BAR = Bar("<=", 400, Held.VALUE)
 CATCH_UP_BAR = Bar(">=", 150, Held.VALUE)
 MEANWHILE_BAR = Bar(">=", 0.7, Held.VALUE)
@@ -56,16 +67,21 @@ CLIENT = {
 """A client that looks for the new leader at once: the row is about brokers."""
 
 
+Kind = Callable[[Path], MeasuredCluster]
+"""Makes a cluster with its data in a directory."""
+
+
 @contextmanager
-def _clusters(lab: Lab, *, with_kafka: bool = True) -> Iterator[list[MeasuredCluster]]:
+def _clusters(
+    lab: Lab, *, ours: Kind = TidemillCluster, with_kafka: bool = True
+) -> Iterator[list[MeasuredCluster]]:
     """Ours, and Kafka's if there is one, both running."""
     lab.stop_shared()
+    kinds = [ours, KafkaCluster] if with_kafka and lab.has_kafka else [ours]
     with ExitStack() as stack:
         clusters: list[MeasuredCluster] = []
-        for kind in (TidemillCluster, KafkaCluster):
-            if kind is KafkaCluster and not (with_kafka and lab.has_kafka):
-                continue
-            directory = lab.directory / f"{lab.unused_name()}-{kind.name}"
+        for kind in kinds:
+            directory = lab.directory / lab.unused_name()
             directory.mkdir()
             clusters.append(stack.enter_context(running(kind(directory), directory)))
         yield clusters
@@ -97,7 +113,32 @@ def _compare(
     return lab.compare(steps[0], steps[1] if len(steps) > 1 else None)
 
 
-def produce(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outcome]:
+def start_up(lab: Lab, row: str, title: str) -> list[Outcome]:
+    """From the command on an empty directory to `ready:`; Kafka's until each node answers.
+
+    One cluster at a time. Kafka's directories are formatted before the clock runs.
+    """
+    lab.stop_shared()
+
+    def measuring(kind: Kind) -> Callable[[], Sample]:
+        def measure() -> Sample:
+            directory = lab.directory / lab.unused_name()
+            directory.mkdir()
+            cluster = kind(directory)
+            began = time.monotonic()
+            with running(cluster, directory):
+                return {"s": time.monotonic() - began}
+
+        return measure
+
+    theirs = measuring(KafkaCluster) if lab.has_kafka else None
+    samples = lab.compare(measuring(TidemillCluster), theirs)
+    return [_outcome(row, title, "s", samples, "s", START_BAR)]
+
+
+def produce(
+    lab: Lab, row: str, title: str, *, size: int, bar: Bar, ours: Kind = TidemillCluster
+) -> list[Outcome]:
     """Produce records of one size until the last ack."""
     count = lab.sizes.records(size)
 
@@ -106,14 +147,16 @@ def produce(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outc
             sample = lab.qbench(cluster, topic, "produce", count, size, "all")
         return {**sample, "cpu_per_million": sample["cpu_s"] / sample["acked"] * 1e6}
 
-    with _clusters(lab) as clusters:
+    with _clusters(lab, ours=ours) as clusters:
         samples = _compare(lab, clusters, measure)
     small = size < LARGE_RECORD_BYTES
     name, scale, unit = ("records_per_s", 1e-6, "M rec/s") if small else ("mb_per_s", 1.0, "MB/s")
     return [_outcome(row, title, unit, samples, name, bar, scale=scale)]
 
 
-def ack_latency(lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar) -> list[Outcome]:
+def ack_latency(
+    lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar, ours: Kind = TidemillCluster
+) -> list[Outcome]:
     """One record at a time."""
 
     def measure(cluster: MeasuredCluster) -> Sample:
@@ -122,7 +165,7 @@ def ack_latency(lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar) -> list[O
             size = LATENCY_RECORD_BYTES
             return lab.qbench(cluster, topic, "latency", count, size, "all", "linger.ms=0")
 
-    with _clusters(lab) as clusters:
+    with _clusters(lab, ours=ours) as clusters:
         samples = _compare(lab, clusters, measure)
     return [
         _outcome(row, f"{title} {share}", "ms", samples, f"{share}_us", bar, scale=1e-3)
@@ -150,24 +193,27 @@ def memory(lab: Lab, row: str, title: str) -> list[Outcome]:
     ]
 
 
-def unavailable(lab: Lab, row: str, title: str, *, is_crash: bool, bar: Bar) -> list[Outcome]:
+def unavailable(
+    lab: Lab, row: str, title: str, *, is_crash: bool, bar: Bar, ours: Kind = TidemillCluster
+) -> list[Outcome]:
     """The longest time without an ack for a partition whose leader goes."""
 
     def measure(cluster: MeasuredCluster) -> Sample:
         topic = _new_topic(lab, cluster)
         return {"ms": 1e3 * _outage_s(cluster, topic, is_crash=is_crash)}
 
-    ours: list[Sample] = []
+    of_ours: list[Sample] = []
     theirs: list[Sample] = []
     for round_ in range(lab.sizes.rounds):
-        with _clusters(lab, with_kafka=round_ == 0) as clusters:  # a broker of Kafka stays away
-            ours.append(measure(clusters[0]))
+        is_first = round_ == 0  # Kafka's is measured once
+        with _clusters(lab, ours=ours, with_kafka=is_first) as clusters:
+            of_ours.append(measure(clusters[0]))
             lab.tick()
             if len(clusters) > 1:
                 theirs.append(measure(clusters[1]))
                 lab.tick()
     note = "the longest time between two acks of one producer"
-    return [_outcome(row, title, "ms", (ours, theirs), "ms", bar, note=note)]
+    return [_outcome(row, title, "ms", (of_ours, theirs), "ms", bar, note=note)]
 
 
 def _outage_s(cluster: MeasuredCluster, topic: str, *, is_crash: bool) -> float:

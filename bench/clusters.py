@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, final
@@ -21,10 +21,13 @@ from tidemill.testing.cluster_process import ClusterNotReady, ClusterProcess
 
 __all__ = [
     "BROKERS",
+    "GROUPS_DO_NOT_WAIT",
+    "STOP_SECONDS_MAX",
     "KafkaCluster",
     "MeasuredCluster",
     "TidemillCluster",
     "kafka_properties",
+    "memory_sum",
     "running",
 ]
 
@@ -104,7 +107,7 @@ class TidemillCluster:
 
     def memory(self) -> Memory:
         """Of the brokers; their supervisor is not counted."""
-        return _sum(memory_of(pid) for pid in self._pids())
+        return memory_sum(memory_of(pid) for pid in self._pids())
 
     def kill_broker(self, broker_id: int) -> None:
         self._process.kill_broker(broker_id)
@@ -164,7 +167,7 @@ class KafkaCluster:
         return sum(cpu_seconds(node.pid) for node in self._nodes if node.exit_code is None)
 
     def memory(self) -> Memory:
-        return _sum(memory_of(node.pid) for node in self._nodes)
+        return memory_sum(memory_of(node.pid) for node in self._nodes)
 
     def kill_broker(self, broker_id: int) -> None:
         self._nodes[broker_id - 1].kill()
@@ -200,7 +203,8 @@ def running(cluster: MeasuredCluster, data_dir: Path) -> Iterator[MeasuredCluste
         shutil.rmtree(data_dir, ignore_errors=True)
 
 
-def _sum(memories: Iterator[Memory]) -> Memory:
+def memory_sum(memories: Iterable[Memory]) -> Memory:
+    """Of several processes together."""
     found = list(memories)
     return Memory(
         anon_mb=sum(one.anon_mb for one in found),

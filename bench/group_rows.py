@@ -72,11 +72,11 @@ def offset_commits(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]
         return lambda: _commit_sample(lab, lab.shared(name), flush)
 
     ours, theirs = lab.compare(
-        measuring("tidemill", "os"), measuring("kafka", "os") if lab.has_kafka else None
+        measuring("tidemill", "os"), measuring(lab.rival, "os") if lab.rival else None
     )
     flushed, unflushed = lab.compare(measuring("tidemill", "group"), measuring("tidemill", "os"))
     return [
-        _commits(row, f"{title}, {CLIENTS} clients, flush=os", (ours, theirs), "kafka", bar),
+        _commits(row, f"{title}, {CLIENTS} clients, flush=os", (ours, theirs), lab.rival, bar),
         _commits(
             row,
             f"{title}, {CLIENTS} clients, flush=group",
@@ -158,7 +158,7 @@ def second_member(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
 
         return measure
 
-    ours, theirs = lab.compare(measuring("tidemill"), measuring("kafka") if lab.has_kafka else None)
+    ours, theirs = lab.beside_rival(measuring)
     return [
         Outcome(
             row=row,
@@ -166,7 +166,7 @@ def second_member(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
             unit="ms",
             ours=column(ours, "s", 1e3),
             theirs=column(theirs, "s", 1e3),
-            against="kafka" if theirs else "",
+            against=lab.rival if theirs else "",
             bar=bar,
         )
     ]

@@ -58,12 +58,20 @@ class Lab:
     """Owns every broker that a run starts, and every byte it writes; `close` removes them all."""
 
     def __init__(
-        self, subjects: list[Subject], sizes: Sizes, scratch: Path, tick: Callable[[], None]
+        self,
+        subjects: list[Subject],
+        sizes: Sizes,
+        scratch: Path,
+        tick: Callable[[], None],
+        *,
+        rival: str = "",
     ) -> None:
         self.sizes = sizes
         scratch.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=scratch))
         self._subjects = {subject.name: subject for subject in subjects}
+        self.rival = rival
+        """The subject that ours is compared with: Kafka, another revision, or nothing."""
         self._shared: dict[str, MeasuredBroker] = {}
         self._numbers = itertools.count(1)
         self.tick = tick
@@ -71,7 +79,7 @@ class Lab:
 
     @property
     def has_kafka(self) -> bool:
-        return "kafka" in self._subjects
+        return self.rival == "kafka"
 
     # --- brokers ---------------------------------------------------------------------------------
 
@@ -113,6 +121,12 @@ class Lab:
         shutil.rmtree(broker.data_dir, ignore_errors=True)
 
     # --- samples ---------------------------------------------------------------------------------
+
+    def beside_rival(
+        self, measuring: Callable[[str], Callable[[], Sample]]
+    ) -> tuple[list[Sample], list[Sample]]:
+        """Compare ours with the rival, by name; without one, ours alone."""
+        return self.compare(measuring("tidemill"), measuring(self.rival) if self.rival else None)
 
     def compare(
         self, ours: Callable[[], Sample], theirs: Callable[[], Sample] | None

@@ -26,8 +26,8 @@ def ack_latency(lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar) -> list[O
     def measuring(name: str) -> Callable[[], Sample]:
         return lambda: _ack_sample(lab, name, acks="1", flush="os")
 
-    samples = lab.compare(measuring("tidemill"), measuring("kafka") if lab.has_kafka else None)
-    return _percentiles(row, title, samples, p50=p50, p99=p99)
+    samples = lab.beside_rival(measuring)
+    return _percentiles(row, title, samples, lab.rival, p50=p50, p99=p99)
 
 
 def flush_latency(lab: Lab, row: str, title: str) -> list[Outcome]:
@@ -62,8 +62,8 @@ def end_to_end(lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar) -> list[Ou
 
         return measure
 
-    samples = lab.compare(measuring("tidemill"), measuring("kafka") if lab.has_kafka else None)
-    return _percentiles(row, title, samples, p50=p50, p99=p99)
+    samples = lab.beside_rival(measuring)
+    return _percentiles(row, title, samples, lab.rival, p50=p50, p99=p99)
 
 
 def fdatasync_us(path: Path) -> list[float]:
@@ -90,7 +90,13 @@ def _ack_sample(lab: Lab, name: str, *, acks: str, flush: str) -> Sample:
 
 
 def _percentiles(
-    row: str, title: str, samples: tuple[list[Sample], list[Sample]], *, p50: Bar, p99: Bar
+    row: str,
+    title: str,
+    samples: tuple[list[Sample], list[Sample]],
+    rival: str,
+    *,
+    p50: Bar,
+    p99: Bar,
 ) -> list[Outcome]:
     ours, theirs = samples
     return [
@@ -100,7 +106,7 @@ def _percentiles(
             unit="ms",
             ours=column(ours, f"{share}_us", 1e-3),
             theirs=column(theirs, f"{share}_us", 1e-3),
-            against="kafka" if theirs else "",
+            against=rival if theirs else "",
             bar=bar,
         )
         for share, bar in (("p50", p50), ("p99", p99))

@@ -35,34 +35,38 @@ def start_up(lab: Lab, row: str, title: str) -> list[Outcome]:
 
         return measure
 
-    ours, theirs = lab.compare(measuring("tidemill"), measuring("kafka") if lab.has_kafka else None)
+    ours, theirs = lab.beside_rival(measuring)
     return [
-        _outcome(row, title, "s", (ours, theirs), "port_s", START_BAR),
-        _outcome(row, f"{title}: first answer", "s", (ours, theirs), "answer_s", None),
+        _outcome(lab, row, title, "s", (ours, theirs), "port_s", START_BAR),
+        _outcome(lab, row, f"{title}: first answer", "s", (ours, theirs), "answer_s", None),
     ]
 
 
 def memory(lab: Lab, row: str, title: str) -> list[Outcome]:
     """Memory when idle and after producing and consuming: anonymous, and with mapped files."""
     ours = [_memory_sample(lab, "tidemill")]
-    theirs = [_memory_sample(lab, "kafka")] if lab.has_kafka else []
+    theirs = [_memory_sample(lab, lab.rival)] if lab.rival else []
     outcomes = []
     for state, bar in (("idle", IDLE_BAR), ("loaded", LOADED_BAR)):
         outcomes += [
-            _outcome(row, f"{title} {state}, RssAnon", "MB", (ours, theirs), f"{state}_anon", bar),
-            _outcome(row, f"{title} {state}, RSS", "MB", (ours, theirs), f"{state}_rss", None),
+            _outcome(
+                lab, row, f"{title} {state}, RssAnon", "MB", (ours, theirs), f"{state}_anon", bar
+            ),
+            _outcome(lab, row, f"{title} {state}, RSS", "MB", (ours, theirs), f"{state}_rss", None),
         ]
     return outcomes
 
 
 def recovery(lab: Lab, row: str, title: str, *, gigabytes: float) -> list[Outcome]:
     """kill -9 with a log of this size; the time until every acknowledged record is served again."""
-    names = ["tidemill", *(["kafka"] if lab.has_kafka else [])]
+    names = ["tidemill", *([lab.rival] if lab.rival else [])]
     lab.need_disk(gigabytes * len(names))
     with lab.own(*names) as brokers:
         crashes = [_crashing(lab, broker, gigabytes) for broker in brokers]
-        ours, theirs = lab.compare(crashes[0], crashes[1] if lab.has_kafka else None)
-    return [_outcome(row, f"{title}, {gigabytes:g} GB", "s", (ours, theirs), "s", RECOVERY_BAR)]
+        ours, theirs = lab.compare(crashes[0], crashes[1] if lab.rival else None)
+    return [
+        _outcome(lab, row, f"{title}, {gigabytes:g} GB", "s", (ours, theirs), "s", RECOVERY_BAR)
+    ]
 
 
 def _memory_sample(lab: Lab, name: str) -> Sample:
@@ -121,6 +125,7 @@ def _wait_until_served(broker: MeasuredBroker, topic: str, expected: int) -> Non
 
 
 def _outcome(
+    lab: Lab,
     row: str,
     title: str,
     unit: str,
@@ -135,6 +140,6 @@ def _outcome(
         unit=unit,
         ours=column(ours, name),
         theirs=column(theirs, name),
-        against="kafka" if theirs else "",
+        against=lab.rival if theirs else "",
         bar=bar,
     )

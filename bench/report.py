@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO, final
@@ -22,7 +22,7 @@ _FIGURES = 3
 class Report:
     """One run: its environment, its outcomes, and the rows that failed."""
 
-    facts: Mapping[str, Any]
+    facts: dict[str, Any]
     outcomes: list[Outcome] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     """Row -> why it could not be measured."""

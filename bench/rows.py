@@ -25,8 +25,10 @@ from bench import (
     throughput_rows,
     transaction_rows,
 )
+from bench.clusters import TidemillCluster
 from bench.judgement import Bar, Held, Outcome
 from bench.lab import Lab
+from bench.zookeeper_cluster import SESSION_MS, ZookeeperCluster
 
 __all__ = ["ROWS", "Row"]
 
@@ -34,13 +36,17 @@ __all__ = ["ROWS", "Row"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`--quick` runs only `quick` rows; `large` rows need tens of gigabytes and `--large`."""
+    """`--quick` runs only `quick` rows; `large` rows need tens of gigabytes and `--large`.
+
+    `--against` runs only rows that are measured `beside_rival`, whoever that is.
+    """
 
     key: str
     title: str
     measure: Callable[[Lab, str, str], list[Outcome]]
     quick: bool = False
     large: bool = False
+    beside_rival: bool = False
 
     def run(self, lab: Lab) -> list[Outcome]:
         return self.measure(lab, self.key, self.title)
@@ -63,6 +69,7 @@ def _produce(
             lab, row, name, size=size, acks=acks, codec=codec, bar=Bar(">=", bar)
         ),
         quick=quick,
+        beside_rival=True,
     )
 
 
@@ -80,6 +87,7 @@ def _flushed(key: str, title: str, *, size: int, quick: bool = False) -> Row:
         title=title,
         measure=lambda lab, row, name: throughput_rows.produce_flushed(lab, row, name, size=size),
         quick=quick,
+        beside_rival=True,
     )
 
 
@@ -91,6 +99,7 @@ def _consume(key: str, title: str, *, size: int, bar: float, quick: bool = False
             lab, row, name, size=size, bar=Bar(">=", bar)
         ),
         quick=quick,
+        beside_rival=True,
     )
 
 
@@ -100,6 +109,7 @@ def _recovery(key: str, *, gigabytes: float, large: bool = False) -> Row:
         title="serving again after kill -9",
         measure=lambda lab, row, name: life_rows.recovery(lab, row, name, gigabytes=gigabytes),
         large=large,
+        beside_rival=True,
     )
 
 
@@ -113,12 +123,47 @@ def _spark_read(key: str, title: str, *, size: int, bar: float) -> Row:
     )
 
 
-def _cluster_produce(key: str, title: str, *, size: int) -> Row:
+def _replicated(
+    suffix: str, where: str, *, ours: cluster_rows.Kind, kill_bar_ms: float
+) -> tuple[Row, ...]:
+    """The rows of three brokers that depend on their store."""
+    return (
+        _cluster_produce(
+            f"cluster-produce-100{suffix}", f"{where}: produce 100 B, acks=all", size=100, ours=ours
+        ),
+        _cluster_produce(
+            f"cluster-produce-1k{suffix}", f"{where}: produce 1 KB, acks=all", size=1_000, ours=ours
+        ),
+        Row(
+            key=f"cluster-ack{suffix}",
+            title=f"{where}: ack latency",
+            measure=lambda lab, row, title: cluster_rows.ack_latency(
+                lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 0.6), ours=ours
+            ),
+        ),
+        _unavailable(
+            f"cluster-kill{suffix}",
+            f"{where}: no acks after kill -9",
+            is_crash=True,
+            bar_ms=kill_bar_ms,
+            ours=ours,
+        ),
+        _unavailable(
+            f"cluster-stop{suffix}",
+            f"{where}: no acks after a stop",
+            is_crash=False,
+            bar_ms=300,
+            ours=ours,
+        ),
+    )
+
+
+def _cluster_produce(key: str, title: str, *, size: int, ours: cluster_rows.Kind) -> Row:
     return Row(
         key=key,
         title=title,
         measure=lambda lab, row, name: cluster_rows.produce(
-            lab, row, name, size=size, bar=Bar(">=", 2)
+            lab, row, name, size=size, bar=Bar(">=", 2), ours=ours
         ),
     )
 
@@ -130,6 +175,7 @@ def _commits(key: str, title: str, *, records: int) -> Row:
         measure=lambda lab, row, name: transaction_rows.commits(
             lab, row, name, records=records, bar=Bar(">=", 1.5)
         ),
+        beside_rival=True,
     )
 
 
@@ -141,12 +187,14 @@ def _spread(key: str, title: str, *, size: int) -> Row:
     )
 
 
-def _unavailable(key: str, title: str, *, is_crash: bool, bar_ms: float) -> Row:
+def _unavailable(
+    key: str, title: str, *, is_crash: bool, bar_ms: float, ours: cluster_rows.Kind
+) -> Row:
     return Row(
         key=key,
         title=title,
         measure=lambda lab, row, name: cluster_rows.unavailable(
-            lab, row, name, is_crash=is_crash, bar=Bar("<=", bar_ms, Held.VALUE)
+            lab, row, name, is_crash=is_crash, bar=Bar("<=", bar_ms, Held.VALUE), ours=ours
         ),
     )
 
@@ -178,6 +226,7 @@ ROWS = (
             lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 0.6)
         ),
         quick=True,
+        beside_rival=True,
     ),
     Row(
         key="flush-latency",
@@ -214,14 +263,21 @@ ROWS = (
             lab, row, title, bar=Bar(">=", 4)
         ),
         quick=True,
+        beside_rival=True,
     ),
-    Row(key="raw-batches", title="batches without a client", measure=throughput_rows.raw_batches),
+    Row(
+        key="raw-batches",
+        title="batches without a client",
+        measure=throughput_rows.raw_batches,
+        beside_rival=True,
+    ),
     Row(
         key="end-to-end",
         title="end to end at 1,000/s",
         measure=lambda lab, row, title: latency_rows.end_to_end(
             lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 1)
         ),
+        beside_rival=True,
     ),
     Row(
         key="commits",
@@ -229,15 +285,23 @@ ROWS = (
         measure=lambda lab, row, title: group_rows.offset_commits(
             lab, row, title, bar=Bar(">=", 3)
         ),
+        beside_rival=True,
     ),
     Row(
         key="second-member",
         title="second member joins, both read",
         measure=lambda lab, row, title: group_rows.second_member(lab, row, title, bar=Bar("<=", 1)),
+        beside_rival=True,
     ),
     Row(key="large-group", title="500 members", measure=group_rows.large_group),
-    Row(key="start", title="port open after start", measure=life_rows.start_up, quick=True),
-    Row(key="memory", title="memory", measure=life_rows.memory, quick=True),
+    Row(
+        key="start",
+        title="port open after start",
+        measure=life_rows.start_up,
+        quick=True,
+        beside_rival=True,
+    ),
+    Row(key="memory", title="memory", measure=life_rows.memory, quick=True, beside_rival=True),
     _recovery("recovery-1g", gigabytes=1),
     Row(
         key="journal-recovery",
@@ -254,20 +318,15 @@ ROWS = (
     Row(key="topics-start", title="first answer after start", measure=scale_rows.many_topics_start),
     Row(key="many-groups", title="offsets served after start", measure=group_rows.many_groups),
     Row(key="connections", title="idle connections", measure=scale_rows.idle_connections),
-    _cluster_produce("cluster-produce-100", "three brokers: produce 100 B, acks=all", size=100),
-    _cluster_produce("cluster-produce-1k", "three brokers: produce 1 KB, acks=all", size=1_000),
-    Row(
-        key="cluster-ack",
-        title="three brokers: ack latency",
-        measure=lambda lab, row, title: cluster_rows.ack_latency(
-            lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 0.6)
-        ),
+    *_replicated("", "three brokers", ours=TidemillCluster, kill_bar_ms=1_000),
+    *_replicated(
+        "-zookeeper",
+        "three brokers, ZooKeeper",
+        ours=ZookeeperCluster,
+        kill_bar_ms=SESSION_MS + 1_000,
     ),
+    Row(key="cluster-start", title="three brokers: start", measure=cluster_rows.start_up),
     Row(key="cluster-memory", title="three brokers: memory", measure=cluster_rows.memory),
-    _unavailable(
-        "cluster-kill", "three brokers: no acks after kill -9", is_crash=True, bar_ms=1_000
-    ),
-    _unavailable("cluster-stop", "three brokers: no acks after a stop", is_crash=False, bar_ms=300),
     Row(
         key="cluster-catch-up",
         title="three brokers: an empty replica",

@@ -41,10 +41,10 @@ def produce(
     lab: Lab, row: str, title: str, *, size: int, acks: str, bar: Bar, codec: str = "none"
 ) -> list[Outcome]:
     """Produce records of one size until the last ack, against Kafka; ours with flush=os."""
-    ours = _producing(lab, "tidemill", size=size, acks=acks, codec=codec)
-    theirs = _producing(lab, "kafka", size=size, acks=acks, codec=codec) if lab.has_kafka else None
-    samples = lab.compare(ours, theirs)
-    return [_rate(row, title, size, samples, against="kafka", bar=bar)]
+    samples = lab.beside_rival(
+        lambda name: _producing(lab, name, size=size, acks=acks, codec=codec)
+    )
+    return [_rate(row, title, size, samples, against=lab.rival, bar=bar)]
 
 
 def ceiling(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
@@ -56,9 +56,18 @@ def ceiling(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
 
 
 def produce_flushed(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
-    """acks=all on disk, against acks=all in the page cache, on the same broker."""
-    flushed = _producing(lab, "tidemill", size=size, acks="all", flush="group")
-    samples = lab.compare(flushed, _producing(lab, "tidemill", size=size, acks="all"))
+    """acks=all on disk, against acks=all in the page cache, on the same broker.
+
+    Against another revision both are on disk.
+    """
+
+    def flushing(name: str) -> Callable[[], Sample]:
+        return _producing(lab, name, size=size, acks="all", flush="group")
+
+    if lab.rival and not lab.has_kafka:
+        samples = lab.beside_rival(flushing)
+        return [_rate(row, title, size, samples, against=lab.rival, bar=None)]
+    samples = lab.compare(flushing("tidemill"), _producing(lab, "tidemill", size=size, acks="all"))
     return [_rate(row, title, size, samples, against="flush=os", bar=FLUSH_BAR)]
 
 
@@ -98,8 +107,8 @@ def consume(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outc
             lab.qbench(broker, topic, "produce", count, size, 1)
             return lambda: _per_million(lab.qbench(broker, topic, "consume", count), "got")
 
-        samples = lab.compare(reader("tidemill"), reader("kafka") if lab.has_kafka else None)
-    return [_rate(row, title, size, samples, against="kafka", bar=bar)]
+        samples = lab.beside_rival(reader)
+    return [_rate(row, title, size, samples, against=lab.rival, bar=bar)]
 
 
 def one_record_requests(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
@@ -136,7 +145,7 @@ def _raw(
     def measuring(name: str) -> Callable[[], Sample]:
         return lambda: _raw_sample(lab, lab.shared(name), batch, connections)
 
-    samples = lab.compare(measuring("tidemill"), measuring("kafka") if lab.has_kafka else None)
+    samples = lab.beside_rival(measuring)
     by_request = batch == "one"
     return _outcome(
         row,
@@ -145,7 +154,7 @@ def _raw(
         "requests_per_s" if by_request else "mb_per_s",
         scale=1e-3 if by_request else 1,
         unit="k req/s" if by_request else "MB/s",
-        against="kafka",
+        against=lab.rival,
         bar=bar,
         note="CPU per million requests" if by_request else "CPU per million records",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
@@ -27,8 +28,10 @@ class TidemillSubject:
         settings: tuple[str, ...] = (),
         *,
         name: str = "tidemill",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
+        self._environment = environment or {}
         self._command = command
         self._settings = settings
 
@@ -39,7 +42,7 @@ class TidemillSubject:
         metrics = Address("127.0.0.1", free_port())
         settings = (f"metrics.listen={metrics}", *GROUPS_DO_NOT_WAIT, *self._settings)
         command = up_command(self._command, data_dir, f"127.0.0.1:{port}", settings)
-        return Launch(command=command, metrics=metrics)
+        return Launch(command=command, environment=self._environment, metrics=metrics)
 
     def topic_config(self, *, flush: str) -> dict[str, str]:
         return {"tidemill.flush": flush}

@@ -17,6 +17,7 @@ from bench.wire_client import Address
 __all__ = [
     "Led",
     "all_led",
+    "broker_count",
     "controller_of",
     "create_topics",
     "delete_topic",
@@ -101,6 +102,11 @@ def controller_of(address: Address) -> int:
     """The controller, by its id, as one broker sees it; -1: there is none."""
     found: int = _admin(address).list_topics(timeout=TIMEOUT_S).controller_id
     return found
+
+
+def broker_count(address: Address) -> int:
+    """How many brokers one of them knows."""
+    return len(_admin(address).list_topics(timeout=TIMEOUT_S).brokers)
 
 
 def elect_preferred_leaders(address: Address) -> None:

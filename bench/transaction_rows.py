@@ -21,10 +21,8 @@ LARGE_TRANSACTION_RECORDS = 100
 
 def commits(lab: Lab, row: str, title: str, *, records: int, bar: Bar) -> list[Outcome]:
     """Commit transactions of so many records, an equal part of them in each of four partitions."""
-    ours = _committing(lab, "tidemill", records)
-    theirs = _committing(lab, "kafka", records) if lab.has_kafka else None
-    of_ours, of_theirs = lab.compare(ours, theirs)
-    against = "kafka" if of_theirs else ""
+    of_ours, of_theirs = lab.beside_rival(lambda name: _committing(lab, name, records))
+    against = lab.rival if of_theirs else ""
     name, scale, unit = _rate(records)
     return [
         Outcome(

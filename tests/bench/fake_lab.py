@@ -35,8 +35,8 @@ class FakeLab:
         self.nothing_to_consume = False
 
     @property
-    def has_kafka(self):
-        return "kafka" in self._samples
+    def rival(self):
+        return "kafka" if "kafka" in self._samples else ""
 
     def shared(self, name):
         return SimpleNamespace(name=name, address=None)
@@ -50,6 +50,9 @@ class FakeLab:
         if mode == "consume" and self.nothing_to_consume:
             raise MeasurementFailed("nothing to consume")
         return dict(self._samples[broker.name])
+
+    def beside_rival(self, measuring):
+        return self.compare(measuring("tidemill"), measuring(self.rival) if self.rival else None)
 
     def compare(self, ours, theirs):
         return alternate(self.sizes.rounds, ours, theirs)

@@ -33,5 +33,11 @@ def test_three_nodes_of_kafka_vote_and_replicate_three_times():
 
 def test_each_number_of_the_design_for_three_brokers_has_a_row():
     keys = {row.key for row in ROWS}
-    wanted = "produce-100 produce-1k ack memory kill stop catch-up"
+    wanted = "start produce-100 produce-1k ack memory kill stop catch-up"
     assert {f"cluster-{one}" for one in wanted.split()} <= keys
+
+
+def test_rates_acks_and_outages_are_measured_on_both_stores():
+    keys = {row.key for row in ROWS}
+    wanted = "produce-100 produce-1k ack kill stop"
+    assert {f"cluster-{one}-zookeeper" for one in wanted.split()} <= keys
