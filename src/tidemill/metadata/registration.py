@@ -10,6 +10,7 @@ All methods are called with the cluster's lock held.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import final
 from uuid import UUID
@@ -25,6 +26,8 @@ from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Delete, Node, Op, Put
 
 __all__ = ["Presence", "Registration", "read_counter"]
+
+log = logging.getLogger(__name__)
 
 _RANDOM_BITS = 31
 
@@ -96,6 +99,8 @@ class Registration:
             except CoordConflict:
                 continue
             self.made, self.epoch = broker, epoch
+            if isinstance(ops[0], Delete):
+                log.warning("back before its last session ended: replaced its own registration")
             return broker
         raise StoreUnavailable("the cluster changes too fast to join it")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from tidemill.core.config.broker_config import Endpoint, broker_config
+from tidemill.core.ids import ZERO_UUID
 from tidemill.core.loop.steps import finished
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
@@ -60,6 +62,7 @@ class SmallCluster:
         unclean: bool = False,
         seen: tuple[int, int] = (0, 0),
         software: Software = THIS_SOFTWARE,
+        directory_id: UUID = ZERO_UUID,
     ) -> None:
         """Start a broker; the others have not reacted to it yet."""
         config = broker_config(flags=[*self.flags, f"node.id={broker_id}"])
@@ -76,7 +79,12 @@ class SmallCluster:
         member = Member(coord, cluster, alarms=alarms)
         cluster.subscribe(member.deltas.append)
         self.members[broker_id] = member
-        await cluster.start(Endpoint(f"host-{broker_id}", 9092), unclean=unclean, seen=seen)
+        await cluster.start(
+            Endpoint(f"host-{broker_id}", 9092),
+            unclean=unclean,
+            seen=seen,
+            directory_id=directory_id,
+        )
 
     async def catch_up(self) -> None:
         """Run until no broker has work left, within a bounded number of rounds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from uuid import UUID
 
 import pytest
 
@@ -300,5 +301,20 @@ def test_two_brokers_with_one_id_cannot_both_join(run):
         await small.start(0)
         with pytest.raises(UserError, match=r"node\.id=0: another broker has this id"):
             await small.start(0)
+
+    run(scenario())
+
+
+def test_who_returns_before_its_session_has_ended_replaces_its_registration_and_says_so(
+    run, caplog
+):
+    async def scenario() -> None:
+        small = SmallCluster()
+        await small.register(0, directory_id=UUID(int=1))
+        epoch = small.members[0].cluster.broker_epoch
+        assert caplog.text == ""
+        await small.register(0, directory_id=UUID(int=1))
+        assert small.members[0].cluster.broker_epoch > epoch
+        assert "replaced its own registration" in caplog.text
 
     run(scenario())
