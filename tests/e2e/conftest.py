@@ -1,4 +1,4 @@
-"""Broker processes: shared ones, and one per test for tests that kill it."""
+"""Broker processes: shared ones, and one or three per test for tests that kill them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from uuid import uuid4
 
 import pytest
 
+from tests.e2e.cluster_stores import BROKERS, OneHost, SeveralHosts, Store
+from tests.e2e.cluster_work import Work
 from tests.support.clients import CLIENTS, Client
+from tests.support.waiting import wait_for_brokers
 from tidemill.testing.broker_process import BrokerProcess
+from tidemill.testing.zookeeper_process import ZookeeperProcess, is_available
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +57,49 @@ def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     yield start
     for broker in started:
         broker.stop()
+
+
+@pytest.fixture
+def zookeeper(tmp_path: Path) -> Iterator[ZookeeperProcess]:
+    if not is_available():
+        pytest.skip("needs Java and the jars of pyspark")
+    server = ZookeeperProcess(tmp_path / "zookeeper").start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, zookeeper: ZookeeperProcess) -> Iterator[SeveralHosts]:
+    """Three brokers that meet in ZooKeeper."""
+    made = SeveralHosts(tmp_path, zookeeper.address)
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def one_host(tmp_path: Path) -> Iterator[OneHost]:
+    """Three brokers under their supervisor."""
+    made = OneHost(tmp_path)
+    for address in made.bootstrap.split(","):
+        wait_for_brokers(address, set(range(BROKERS)))
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=["one_host", "hosts"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """Three brokers, on each of the stores in turn."""
+    made: Store = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.fixture
+def work(store: Store, topic: str) -> Iterator[Work]:
+    """Producers and groups that have begun."""
+    with Work(store.bootstrap, topic) as made:
+        yield made
 
 
 @pytest.fixture

@@ -115,13 +115,6 @@ def check(load: Load, bootstrap: str, logs: list[tuple[str, int]]) -> None:
 
 
 @pytest.fixture
-def zookeeper(tmp_path: Path) -> Iterator[ZookeeperProcess]:
-    server = ZookeeperProcess(tmp_path / "zookeeper").start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
 def members(tmp_path: Path, zookeeper: ZookeeperProcess) -> Iterator[Members]:
     made = Members(tmp_path, zookeeper.address)
     yield made.start()

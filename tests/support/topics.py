@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from time import monotonic
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.clients import DEADLINE_S, Confluent
+from tests.support.waiting import wait_until
 
-__all__ = ["create_replicated", "create_topic", "end_offset", "wait_until_decided"]
+__all__ = [
+    "create_replicated",
+    "create_topic",
+    "end_offset",
+    "partitions_of",
+    "wait_in_sync",
+    "wait_until_decided",
+]
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **keys: str) -> None:
@@ -54,6 +63,21 @@ def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
         return int(consumer.get_watermark_offsets(asked, DEADLINE_S)[1])
     finally:
         consumer.close()
+
+
+def partitions_of(bootstrap: str, topic: str) -> dict[int, Any]:
+    """Leader, replicas and in-sync set of each partition, as one of these brokers says."""
+    # A client that knows more brokers may ask any of them: a new one each time.
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return dict(admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions)
+
+
+def wait_in_sync(bootstrap: str, topic: str, wanted: set[int]) -> None:
+    """Return once these replicas, and no other, are in sync in every partition."""
+    wait_until(
+        lambda: all(set(one.isrs) == wanted for one in partitions_of(bootstrap, topic).values()),
+        f"{topic} does not get {wanted} in sync",
+    )
 
 
 def wait_until_decided(bootstrap: str, topic: str) -> None:

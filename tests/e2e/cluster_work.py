@@ -1,0 +1,83 @@
+"""What clients do with a cluster that fails: idempotent producers, and groups of both protocols."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from tests.e2e.cluster_stores import BROKERS
+from tests.e2e.group_members import KINDS, Member
+from tests.e2e.group_watch import GroupWatch
+from tests.e2e.load import Load, Log, read_logs
+from tests.support.topics import create_replicated
+
+__all__ = ["Work"]
+
+PROTOCOLS: Final = ("librdkafka-classic", "librdkafka-consumer")
+PAUSE_S: Final = 0.2
+IMPATIENT: Final = {"request.timeout.ms": 3000, "socket.timeout.ms": 4000}
+"""Clients that give up soon on a broker that stands still with their requests."""
+
+
+@final
+class Work:
+    """Producers, and a group of each protocol that reads what they send; a context manager."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        create_replicated(bootstrap, topic, partitions=BROKERS)
+        self._bootstrap = bootstrap
+        self.logs: list[Log] = [(topic, index) for index in range(BROKERS)]
+        self._load = Load(bootstrap, self.logs, seed=1, pause_s=PAUSE_S, **IMPATIENT)
+        self._watches = {protocol: GroupWatch() for protocol in PROTOCOLS}
+        options = {name.replace(".", "_"): value for name, value in IMPATIENT.items()}
+        options.pop("request_timeout_ms")
+        self._members: list[Member] = [
+            KINDS[protocol].join(
+                f"m{n}", watch, bootstrap, f"{topic}-{protocol}", [topic], **options
+            )
+            for protocol, watch in self._watches.items()
+            for n in range(2)
+        ]
+        self._load.start()
+
+    def __enter__(self) -> Work:
+        try:
+            self.goes_on()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def goes_on(self) -> None:
+        """More is acknowledged, and both groups commit more."""
+        before = {name: sum(watch.committed.values()) for name, watch in self._watches.items()}
+        self._load.wait_acknowledged(200)
+        for name, watch in self._watches.items():
+            target = before[name] + 200
+            watch.wait(
+                f"{name}: {target} committed",
+                lambda watch=watch, target=target: sum(watch.committed.values()) >= target,
+            )
+
+    def check(self) -> None:
+        """Everything is there once and in order (I1-I5), and both groups have read it (I28)."""
+        self._load.finish()
+        assert self._load.failures == []
+        found = read_logs(self._bootstrap, self.logs)
+        for one in self._load.acknowledged:
+            assert found[one.log][one.offset] == one.value
+        for (number, log), sent in self._load.sent.items():
+            mark = b"%d:" % number
+            assert [value for value in found[log] if value.startswith(mark)] == sent
+        for watch in self._watches.values():
+            watch.wait_values(one.value for one in self._load.acknowledged)
+            assert watch.wrong == []
+
+    def close(self) -> None:
+        self._load.abandon()
+        for member in self._members:
+            member.stop()
+        for member in self._members:
+            member.close()
