@@ -1,0 +1,58 @@
+"""Brokers that fail one after the other, stop, are replaced or come back as zombies, under load."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e.cluster_stores import BROKERS
+from tests.e2e.cluster_work import Work
+from tests.support.topics import partitions_of, wait_in_sync
+from tests.support.waiting import wait_for_brokers, wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def leader_besides(bootstrap: str, topic: str, former: int) -> int:
+    """Wait until partition 0 has another leader than this one."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found.append(partitions_of(bootstrap, topic)[0].leader)
+        return found[-1] not in (former, -1)
+
+    wait_until(is_there, f"{topic}-0 has no leader besides {former}")
+    return found[-1]
+
+
+def test_F78_I1_I28_a_new_leader_that_is_killed_as_soon_as_it_is_named_loses_nothing(
+    store, work, topic
+):
+    for _ in range(2):
+        first = partitions_of(store.bootstrap, topic)[0].leader
+        store.kill(first)
+        second = leader_besides(store.bootstrap, topic, first)
+        store.kill(second)
+        for broker_id in (first, second):
+            store.bring_back(broker_id)
+        work.goes_on()
+        wait_in_sync(store.bootstrap, topic, set(range(BROKERS)))
+    work.check()
+
+
+def test_F78_I1_I28_the_last_replica_in_sync_is_killed_too_and_returns_last(hosts, topic):
+    with Work(hosts.bootstrap, topic) as work:
+        last = partitions_of(hosts.bootstrap, topic)[0].leader
+        others = [one for one in range(BROKERS) if one != last]
+        for broker_id in others:
+            hosts.kill(broker_id)
+        wait_in_sync(hosts.brokers[last].bootstrap, topic, {last})
+        hosts.kill(last)
+        for broker_id in others:
+            hosts.brokers[broker_id].spawn()
+        for broker_id in others:
+            hosts.brokers[broker_id].wait_ready()
+            wait_for_brokers(hosts.brokers[broker_id].bootstrap, set(others))
+        hosts.bring_back(last)
+        work.goes_on()
+        wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
+        work.check()
