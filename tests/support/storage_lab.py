@@ -4,6 +4,7 @@
     host = StorageHost(tmp_path / "a")
     host.attach(disk.image)
     BrokerProcess(host.mount / "data", command=(*host.prefix, *TIDEMILL))
+    host.fill_disk()    # ENOSPC, until host.free_disk()
     host.lose_disk()    # everything fails from now on, and what was not synced is lost
 
 Needs root: loop devices cannot be had in a user namespace. A namespace is gone with its host.
@@ -24,6 +25,7 @@ __all__ = ["SharedDisk", "StorageHost", "why_not_here"]
 _TOOLS: Final = ("unshare", "nsenter", "mkfs.ext4", "mount", "umount")
 _HOST: Final = ("unshare", "--mount", "--propagation", "private")
 _IMAGE_BYTES: Final = 512 << 20
+_FILLER: Final = "filler"
 _SHUT_DOWN: Final = """
 import fcntl, os, struct, sys
 EXT4_IOC_SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
@@ -35,10 +37,10 @@ fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), EXT4_IOC_SHUTDOWN, struct.pack("I
 class SharedDisk:
     """The storage: what hosts have attached, and nothing of what they only have in memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, size_bytes: int = _IMAGE_BYTES) -> None:
         self.image = folder / "disk.img"
         with self.image.open("wb") as file:
-            file.truncate(_IMAGE_BYTES)
+            file.truncate(size_bytes)
         _run("mkfs.ext4", "-q", str(self.image))
 
     def fence(self) -> None:
@@ -89,6 +91,15 @@ class StorageHost:
         """Empty if there is no such file."""
         command = [*self.prefix, "cat", str(self.mount / name)]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def fill_disk(self) -> None:
+        """No block is left until `free_disk`."""
+        filler = [*self.prefix, "dd", "if=/dev/zero", f"of={self.mount / _FILLER}", "bs=4096"]
+        filled = subprocess.run(filler, capture_output=True, text=True, check=False)
+        assert "No space left" in filled.stderr, filled.stderr
+
+    def free_disk(self) -> None:
+        self._run("rm", str(self.mount / _FILLER))
 
     def lose_disk(self) -> None:
         """Every access fails from now on; what was not synced never gets to the disk."""

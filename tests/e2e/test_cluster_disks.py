@@ -1,0 +1,86 @@
+"""Disks that get full or fail below real brokers, under producers and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster_stores import BROKERS, SeveralHosts
+from tests.e2e.cluster_work import Work
+from tests.support.clients import Confluent, Message
+from tests.support.storage_lab import SharedDisk, StorageHost, why_not_here
+from tests.support.topics import partitions_of, wait_in_sync
+from tests.support.waiting import wait_until
+from tidemill.testing.broker_process import TIDEMILL
+from tidemill.testing.zookeeper_process import ZookeeperProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+DISK_BYTES = 128 << 20
+FULL = "No space left"
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> Iterator[list[StorageHost]]:
+    """A small disk for each broker."""
+    if reason := why_not_here():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        made = []
+        for number in range(BROKERS):
+            host = StorageHost(tmp_path / f"host-{number}")
+            stack.callback(host.remove)
+            host.attach(SharedDisk(tmp_path / f"host-{number}", DISK_BYTES).image)
+            made.append(host)
+        yield made
+
+
+@pytest.fixture
+def hosts(
+    tmp_path: Path, zookeeper: ZookeeperProcess, disks: list[StorageHost]
+) -> Iterator[SeveralHosts]:
+    """Each on its own disk."""
+    made = SeveralHosts(
+        tmp_path,
+        zookeeper.address,
+        commands={number: (*host.prefix, *TIDEMILL) for number, host in enumerate(disks)},
+        directories=[host.mount / "data" for host in disks],
+    )
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+@contextmanager
+def full(hosts: SeveralHosts, disks: list[StorageHost], *broker_ids: int) -> Iterator[None]:
+    """Each of these brokers has said that its disk is full; afterwards there is room again."""
+    logs = [hosts.brokers[broker_id].log_path for broker_id in broker_ids]
+    before = {log: len(log.read_text()) for log in logs}
+    for broker_id in broker_ids:
+        disks[broker_id].fill_disk()
+    for log in logs:
+        wait_until(lambda log=log: FULL in log.read_text()[before[log] :], f"{log}: not full")
+    yield
+    for broker_id in broker_ids:
+        disks[broker_id].free_disk()
+
+
+def test_R12_I1_I28_disks_that_are_full_and_freed_again_lose_nothing(hosts, disks, topic):
+    with Work(hosts.bootstrap, topic) as work:
+        one = partitions_of(hosts.bootstrap, topic)[0].leader
+        with full(hosts, disks, one):
+            for index, partition in partitions_of(hosts.bootstrap, topic).items():
+                if partition.leader != one:  # goes on without it
+                    Confluent().produce(hosts.bootstrap, topic, [Message(b"x", partition=index)])
+        work.goes_on()
+        wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
+        with full(hosts, disks, *range(BROKERS)):
+            pass
+        work.goes_on()
+        wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
+        work.check()
+    assert [broker.stop() for broker in hosts.brokers] == [0] * BROKERS  # none has ended before
