@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from tests.e2e.cluster_stores import BROKERS, SeveralHosts
 from tests.e2e.cluster_work import Work
 from tests.support.clients import Confluent, Message
+from tests.support.sick_disk import SickDisk
 from tests.support.storage_lab import SharedDisk, StorageHost, why_not_here
 from tests.support.topics import partitions_of, wait_in_sync
 from tests.support.waiting import wait_until
@@ -20,6 +22,8 @@ from tidemill.testing.zookeeper_process import ZookeeperProcess
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 DISK_BYTES = 128 << 20
+SICK = 1
+OFFLINE = "the data directory is offline"
 FULL = "No space left"
 
 
@@ -39,7 +43,7 @@ def disks(tmp_path: Path) -> Iterator[list[StorageHost]]:
 
 
 @pytest.fixture
-def hosts(
+def disk_hosts(
     tmp_path: Path, zookeeper: ZookeeperProcess, disks: list[StorageHost]
 ) -> Iterator[SeveralHosts]:
     """Each on its own disk."""
@@ -53,6 +57,13 @@ def hosts(
         yield made.start()
     finally:
         made.stop()
+
+
+@pytest.fixture
+def sick_disk(tmp_path: Path) -> SickDisk:
+    if shutil.which("gcc") is None:
+        pytest.skip("needs gcc")
+    return SickDisk(tmp_path)
 
 
 @contextmanager
@@ -69,18 +80,46 @@ def full(hosts: SeveralHosts, disks: list[StorageHost], *broker_ids: int) -> Ite
         disks[broker_id].free_disk()
 
 
-def test_R12_I1_I28_disks_that_are_full_and_freed_again_lose_nothing(hosts, disks, topic):
-    with Work(hosts.bootstrap, topic) as work:
-        one = partitions_of(hosts.bootstrap, topic)[0].leader
-        with full(hosts, disks, one):
-            for index, partition in partitions_of(hosts.bootstrap, topic).items():
+def test_R12_I1_I28_disks_that_are_full_and_freed_again_lose_nothing(disk_hosts, disks, topic):
+    with Work(disk_hosts.bootstrap, topic) as work:
+        one = partitions_of(disk_hosts.bootstrap, topic)[0].leader
+        with full(disk_hosts, disks, one):
+            for index, partition in partitions_of(disk_hosts.bootstrap, topic).items():
                 if partition.leader != one:  # goes on without it
-                    Confluent().produce(hosts.bootstrap, topic, [Message(b"x", partition=index)])
+                    Confluent().produce(
+                        disk_hosts.bootstrap, topic, [Message(b"x", partition=index)]
+                    )
         work.goes_on()
-        wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
-        with full(hosts, disks, *range(BROKERS)):
+        wait_in_sync(disk_hosts.bootstrap, topic, set(range(BROKERS)))
+        with full(disk_hosts, disks, *range(BROKERS)):
             pass
         work.goes_on()
-        wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
+        wait_in_sync(disk_hosts.bootstrap, topic, set(range(BROKERS)))
         work.check()
-    assert [broker.stop() for broker in hosts.brokers] == [0] * BROKERS  # none has ended before
+    assert [broker.stop() for broker in disk_hosts.brokers] == [
+        0
+    ] * BROKERS  # none has ended before
+
+
+def test_R12_I1_I28_a_broker_whose_syncs_fail_hands_over_and_returns_with_a_good_disk(
+    tmp_path, zookeeper, sick_disk, topic
+):
+    hosts = SeveralHosts(tmp_path, zookeeper.address, commands={SICK: sick_disk.command})
+    try:
+        with Work(hosts.start().bootstrap, topic) as work:
+            sick_disk.fail()
+            log = hosts.brokers[SICK].log_path
+            wait_until(lambda: OFFLINE in log.read_text(), "it does not notice")
+            others = set(range(BROKERS)) - {SICK}
+            wait_in_sync(hosts.without(SICK), topic, others)
+            found = partitions_of(hosts.without(SICK), topic)
+            assert {one.leader for one in found.values()} <= others
+            work.goes_on()
+            hosts.kill(SICK)
+            sick_disk.mend()
+            hosts.bring_back(SICK)
+            wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
+            work.goes_on()
+            work.check()
+    finally:
+        hosts.stop()
