@@ -19,6 +19,7 @@ BROKERS: Final = 3
 SESSION_S: Final = 4.0
 """A busy machine must not end it."""
 SETTINGS: Final = (
+    "auto.create.topics.enable=false",
     "group.initial.rebalance.delay.ms=0",
     "group.consumer.heartbeat.interval.ms=100",
 )
