@@ -71,8 +71,9 @@ class Work:
         for (number, log), sent in self._load.sent.items():
             mark = b"%d:" % number
             assert [value for value in found[log] if value.startswith(mark)] == sent
+        acknowledged = [*self._load.implied, *(one.value for one in self._load.acknowledged)]
         for watch in self._watches.values():
-            watch.wait_values(one.value for one in self._load.acknowledged)
+            watch.wait_values(acknowledged)
             assert watch.wrong == []
 
     def close(self) -> None:

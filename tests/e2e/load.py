@@ -53,6 +53,9 @@ class Load:
         """With pauses, a load that lasts as long as something else does not take all cores."""
         self.sent: dict[tuple[int, Log], list[bytes]] = defaultdict(list)
         self.acknowledged: list[Acknowledged] = []
+        self.implied: list[bytes] = []
+        """Acknowledged without an offset: their request got no answer, but a later batch was taken,
+        which tells librdkafka that they were appended."""
         self.failures: list[str] = []
         self._logs = logs
         self._pause_s = pause_s
@@ -118,6 +121,8 @@ class Load:
         with self._progress:
             if error is not None:
                 self.failures.append(f"{sent.topic()}-{sent.partition()}: {error}")
+            elif sent.offset() is None:
+                self.implied.append(sent.value())
             else:
                 log = (sent.topic(), sent.partition())
                 self.acknowledged.append(Acknowledged(log, sent.offset(), sent.value()))

@@ -112,6 +112,7 @@ def check(load: Load, bootstrap: str, logs: list[tuple[str, int]]) -> None:
     found = read_logs(bootstrap, logs)
     for one in load.acknowledged:
         assert found[one.log][one.offset] == one.value
+    assert set(load.implied) <= {value for log in found.values() for value in log}
 
 
 @pytest.fixture
