@@ -10,6 +10,8 @@ import pytest
 
 from tests.e2e.cluster_stores import BROKERS, Store
 from tests.support.clients import DEADLINE_S
+from tests.support.topics import partitions_of, wait_replicas
+from tests.support.waiting import wait_until
 from tidemill.testing.broker_process import TIDEMILL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -17,13 +19,20 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 @contextmanager
 def moving(store: Store, topic: str, brokers: str) -> Iterator[None]:
-    """Meanwhile all partitions move; the command may lose the broker that it asks."""
+    """All partitions have begun to move; afterwards they are there."""
+    before = _replicas(store, topic)
     command = [*TIDEMILL, "cluster", "reassign", topic, "--brokers", brokers]
     with subprocess.Popen(
         [*command, "--bootstrap", store.bootstrap], stderr=subprocess.DEVNULL
     ) as move:
+        wait_until(lambda: _replicas(store, topic) != before, "nothing moves")
         yield
-        move.wait(DEADLINE_S)
+        move.wait(DEADLINE_S)  # it may have lost the broker that it asks
+    wait_replicas(store.bootstrap, topic, set(map(int, brokers.split(","))))
+
+
+def _replicas(store: Store, topic: str) -> list[list[int]]:
+    return [one.replicas for one in partitions_of(store.bootstrap, topic).values()]
 
 
 def test_F78_I1_I28_clients_and_groups_go_on_when_each_broker_is_killed_in_turn(store, work):
@@ -40,6 +49,15 @@ def test_F100_I1_I28_brokers_that_are_killed_while_replicas_move_lose_nothing(st
         with moving(store, topic, brokers):
             store.kill(broker_id)
             store.bring_back(broker_id)
+            work.goes_on()
+    work.check()
+
+
+def test_F100_I1_I28_brokers_that_stand_still_while_replicas_move_lose_nothing(store, work, topic):
+    for broker_id, brokers in ((1, "0,2"), (2, "0,1,2")):
+        with moving(store, topic, brokers):
+            with store.paused(broker_id):
+                pass
             work.goes_on()
     work.check()
 

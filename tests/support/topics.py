@@ -20,6 +20,7 @@ __all__ = [
     "end_offset",
     "partitions_of",
     "wait_in_sync",
+    "wait_replicas",
     "wait_until_decided",
 ]
 
@@ -78,6 +79,16 @@ def wait_in_sync(bootstrap: str, topic: str, wanted: set[int]) -> None:
         lambda: all(set(one.isrs) == wanted for one in partitions_of(bootstrap, topic).values()),
         f"{topic} does not get {wanted} in sync",
     )
+
+
+def wait_replicas(bootstrap: str, topic: str, wanted: set[int]) -> None:
+    """Return once every partition has these replicas, and no other, all of them in sync."""
+
+    def have() -> bool:
+        found = partitions_of(bootstrap, topic).values()
+        return all(set(one.replicas) == set(one.isrs) == wanted for one in found)
+
+    wait_until(have, f"{topic} does not get the replicas {wanted}")
 
 
 def wait_until_decided(bootstrap: str, topic: str) -> None:
