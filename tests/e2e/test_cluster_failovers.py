@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from tests.e2e.cluster_stores import BROKERS
+from tests.e2e.cluster_stores import BROKERS, SeveralHosts
 from tests.e2e.cluster_work import Work
+from tests.e2e.commands import printed_by, run_tidemill
 from tests.support.topics import partitions_of, wait_in_sync
 from tests.support.waiting import wait_for_brokers, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+OLDER_TIDEMILL = """
+from tidemill.broker.broker import Broker
+from tidemill.cli.main import main
+from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE
+Broker.__init__.__kwdefaults__["software"] = OLDER_SOFTWARE
+main()
+"""
+"""The command with brokers that say that they run the software before this one."""
 
 
 def leader_besides(bootstrap: str, topic: str, former: int) -> int:
@@ -24,7 +36,7 @@ def leader_besides(bootstrap: str, topic: str, former: int) -> int:
     return found[-1]
 
 
-def test_F78_I1_I28_a_new_leader_that_is_killed_as_soon_as_it_is_named_loses_nothing(
+def test_F81_I1_I28_a_new_leader_that_is_killed_as_soon_as_it_is_named_loses_nothing(
     store, work, topic
 ):
     for _ in range(2):
@@ -39,7 +51,7 @@ def test_F78_I1_I28_a_new_leader_that_is_killed_as_soon_as_it_is_named_loses_not
     work.check()
 
 
-def test_F78_I1_I28_the_last_replica_in_sync_is_killed_too_and_returns_last(hosts, topic):
+def test_I1_I28_the_last_replica_in_sync_is_killed_too_and_returns_last(hosts, topic):
     with Work(hosts.bootstrap, topic) as work:
         last = partitions_of(hosts.bootstrap, topic)[0].leader
         others = [one for one in range(BROKERS) if one != last]
@@ -56,3 +68,29 @@ def test_F78_I1_I28_the_last_replica_in_sync_is_killed_too_and_returns_last(host
         work.goes_on()
         wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
         work.check()
+
+
+def test_I1_I28_a_rolling_upgrade_loses_nothing_and_raises_no_level_before_its_end(
+    tmp_path, zookeeper, topic
+):
+    older = (sys.executable, "-c", OLDER_TIDEMILL)
+    hosts = SeveralHosts(tmp_path, zookeeper.address, commands=dict.fromkeys(range(BROKERS), older))
+    newer = SeveralHosts(tmp_path, zookeeper.address)
+    try:
+        with Work(hosts.start().bootstrap, topic) as work:
+            for broker_id in range(BROKERS):
+                refused = run_tidemill(hosts.bootstrap, "cluster", "features", "upgrade")
+                assert "tidemill.version" not in refused.stdout
+                assert hosts.brokers[broker_id].stop() == 0
+                work.goes_on()
+                newer.brokers[broker_id].bootstrap = hosts.brokers[broker_id].bootstrap
+                newer.bring_back(broker_id)
+                wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
+                work.goes_on()
+            raised = printed_by(newer.bootstrap, "cluster", "features", "upgrade")
+            assert "tidemill.version went from 1 to 2" in raised
+            work.goes_on()
+            work.check()
+    finally:
+        hosts.stop()
+        newer.stop()
