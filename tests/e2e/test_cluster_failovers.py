@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster_stores import BROKERS, SeveralHosts
 from tests.e2e.cluster_work import Work
 from tests.e2e.commands import printed_by, run_tidemill
+from tests.e2e.load import Log
+from tests.support.batches import batch
+from tests.support.clients import DEADLINE_S
 from tests.support.topics import partitions_of, wait_in_sync
 from tests.support.waiting import wait_for_brokers, wait_until
+from tidemill.client.network.broker_connection import BrokerConnection
+from tidemill.core.errors import ErrorCode
+from tidemill.core.net import AsyncioNet
+from tidemill.wire.generated.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+ZOMBIE = 1
+LAST_WITH_NAMES = 12
+"""A version of Produce that names topics; later ones have their ids."""
 OLDER_TIDEMILL = """
 from tidemill.broker.broker import Broker
 from tidemill.cli.main import main
@@ -94,3 +113,59 @@ def test_I1_I28_a_rolling_upgrade_loses_nothing_and_raises_no_level_before_its_e
     finally:
         hosts.stop()
         newer.stop()
+
+
+def is_written(data_dir: Path, value: bytes) -> bool:
+    """Whether it is in any log of this broker."""
+    return any(value in path.read_bytes() for path in data_dir.glob("logs/*/*.log"))
+
+
+def send_to(
+    connection: BrokerConnection, log: Log, value: bytes
+) -> asyncio.Future[ProduceResponse]:
+    """Send a record with acks=1, whoever leads; returns when it is in the connection."""
+    data = PartitionProduceData(index=log[1], records=batch(0, value=value))
+    request = ProduceRequest(
+        acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=log[0], partition_data=[data])]
+    )
+    return connection.request_nowait(
+        request, ProduceResponse, timeout_s=DEADLINE_S, version=LAST_WITH_NAMES
+    )
+
+
+def error_in(answer: ProduceResponse) -> ErrorCode:
+    return ErrorCode(answer.responses[0].partition_responses[0].error_code)
+
+
+def test_I15_a_former_leader_that_goes_on_after_its_session_appends_nothing(run, hosts, topic):
+    async def scenario() -> None:
+        found = partitions_of(hosts.bootstrap, topic)
+        log = next((topic, index) for index, one in found.items() if one.leader == ZOMBIE)
+        zombie = hosts.brokers[ZOMBIE]
+        host, _, port = zombie.bootstrap.rpartition(":")
+        connection = await BrokerConnection.open(
+            AsyncioNet(), host, int(port), timeout_s=DEADLINE_S
+        )
+        os.kill(zombie.pid, signal.SIGSTOP)
+        try:
+            wait_until(
+                lambda: partitions_of(hosts.without(ZOMBIE), topic)[log[1]].leader != ZOMBIE,
+                "it still leads",
+            )
+            waiting = send_to(connection, log, b"waiting")
+        finally:
+            os.kill(zombie.pid, signal.SIGCONT)
+        assert error_in(await waiting) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        later = await send_to(connection, log, b"later")
+        assert error_in(later) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        connection.close()
+
+    with Work(hosts.bootstrap, topic) as work:
+        run(scenario())
+        work.goes_on()
+        wait_in_sync(hosts.bootstrap, topic, set(range(BROKERS)))
+        work.check()
+    for broker in hosts.brokers:
+        assert not is_written(broker.data_dir, b"waiting")
+        assert not is_written(broker.data_dir, b"later")
+        assert is_written(broker.data_dir, b"0:1")
