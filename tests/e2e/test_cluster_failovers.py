@@ -16,7 +16,7 @@ from tests.e2e.commands import printed_by, run_tidemill
 from tests.e2e.load import Log
 from tests.support.batches import batch
 from tests.support.clients import DEADLINE_S
-from tests.support.topics import partitions_of, wait_in_sync
+from tests.support.topics import partitions_of, wait_in_sync, wait_replicas
 from tests.support.waiting import wait_for_brokers, wait_until
 from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.core.errors import ErrorCode
@@ -169,3 +169,21 @@ def test_I15_a_former_leader_that_goes_on_after_its_session_appends_nothing(run,
         assert not is_written(broker.data_dir, b"waiting")
         assert not is_written(broker.data_dir, b"later")
         assert is_written(broker.data_dir, b"0:1")
+
+
+def test_F101_I1_I28_the_replicas_of_a_broker_that_does_not_return_are_made_elsewhere(
+    tmp_path, zookeeper, topic
+):
+    settings = "replica.remake.delay.ms=1000", f"offsets.topic.num.partitions={BROKERS}"
+    hosts = SeveralHosts(tmp_path, zookeeper.address, *settings, count=BROKERS + 1)
+    try:
+        with Work(hosts.start().bootstrap, topic) as work:
+            gone = partitions_of(hosts.bootstrap, topic)[0].leader
+            hosts.kill(gone)
+            others = hosts.without(gone)
+            for name in (topic, "__consumer_offsets"):
+                wait_replicas(others, name, set(range(BROKERS + 1)) - {gone})
+            work.goes_on()
+            work.check()
+    finally:
+        hosts.stop()
