@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from tests.e2e.commands import printed_by, run_tidemill
 from tests.e2e.load import Log
 from tests.support.batches import batch
 from tests.support.clients import DEADLINE_S
-from tests.support.topics import partitions_of, wait_in_sync, wait_replicas
+from tests.support.topics import create_replicated, partitions_of, wait_in_sync, wait_replicas
 from tests.support.waiting import wait_for_brokers, wait_until
 from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.core.errors import ErrorCode
@@ -187,3 +188,16 @@ def test_F101_I1_I28_the_replicas_of_a_broker_that_does_not_return_are_made_else
             work.check()
     finally:
         hosts.stop()
+
+
+def test_F99_a_command_for_the_controller_goes_on_with_the_next_one_when_it_has_just_died(
+    hosts, topic
+):
+    create_replicated(hosts.bootstrap, topic, partitions=BROKERS)
+    facts = json.loads(printed_by(hosts.bootstrap, "cluster", "describe", "--json"))
+    controller = int(facts["controller"])
+    others = set(range(BROKERS)) - {controller}
+    hosts.kill(controller)
+    target = ",".join(map(str, sorted(others)))
+    printed_by(hosts.bootstrap, "cluster", "reassign", topic, "--brokers", target)
+    wait_replicas(hosts.without(controller), topic, others)

@@ -29,8 +29,8 @@ __all__ = ["Backoff", "ClusterClient", "retry_refusals"]
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
-_ATTEMPTS_MAX = 8
-"""Attempts while the cluster changes and refuses: about five seconds in all."""
+_ATTEMPTS_MAX = 12
+"""Attempts while the cluster changes and refuses: about nine seconds, a session and an election."""
 
 
 @final
@@ -173,10 +173,17 @@ class ClusterClient:
         return await connection.request(message, response_type, timeout_s=self.request_timeout_s)
 
     async def ask_controller(self, message: Message, response_type: type[R]) -> R:
-        """Send a request to the broker that Metadata names as controller (T18)."""
+        """Send a request to the broker that Metadata names as controller (T18).
+
+        If that one is dead, any other takes the request: it passes it on to the next controller.
+        """
         if self.metadata.controller_id not in self.metadata.brokers:
             await self.refresh([])
-        return await self.ask_broker(self.metadata.controller_id, message, response_type)
+        try:
+            connection = await self.connection(self.metadata.controller_id)
+        except BrokerUnreachable:  # nothing was sent
+            connection = await self.any_connection()
+        return await connection.request(message, response_type, timeout_s=self.request_timeout_s)
 
 
 async def retry_refusals(attempt: Callable[[], Awaitable[T]], passing: Iterable[ErrorCode]) -> T:
