@@ -223,7 +223,10 @@ class MendAttempts:
                     lost_in_both.append(lost)
                     await self._run(partial(mend.pass_over, lost.end_offset))
                     continue
-                await self._run(partial(mend.take, records, may_have_gaps=may_have_gaps))
+                if records:
+                    await self._run(partial(mend.take, records, may_have_gaps=may_have_gaps))
+                else:
+                    mend.close_hole()
 
         async with self._begun(way) as mend:
             await self._walk(mend, fetch)
@@ -266,13 +269,24 @@ class MendAttempts:
                 await pass_hole(mend)
 
     async def _fetch(self, source: int, hole: Hole, offset: int) -> Buffer:
-        """At least one batch. Raises KafkaError, WrongBatches."""
+        """Batches; none: nothing is missing any more. Raises KafkaError, WrongBatches."""
         records = await self._tools.ask(source, self._partition, offset)
-        if not records and offset >= hole.range.end_offset:
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "it lacks only what follows")
-        if not records:
+        if records:
+            return records
+        if offset < hole.range.end_offset:
             raise WrongBatches(f"its log ends at {offset}")
+        if not self._has_followed_up_to(source, offset):
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "it lacks only what follows")
         return records
+
+    def _has_followed_up_to(self, source: int, offset: int) -> bool:
+        """Whether its log is ours up to there, as a fetch in our own leader epoch has told.
+
+        A follower gets nothing that lies behind a damaged header here, and so can never show it.
+        """
+        led = self._partition.led if self._partition.is_leader else None
+        position = None if led is None else led.followers.get(source)
+        return position is not None and position.log_end_offset >= offset
 
     async def _run(self, step: Callable[[], None]) -> None:
         """Raises LogChanged, also if the log was cut while another replica was asked."""
