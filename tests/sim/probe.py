@@ -6,9 +6,12 @@ What it checks, for the partitions of a topic that is never deleted:
 - I9   on one leader in one epoch the high watermark never goes back; durable <= HW <= log end
 - I11  no two brokers lead a partition in one epoch
 - I12  a new leader has every offset below every high watermark that any leader has had
+- I13  during its life a replica's log never ends below what it knew to be committed and has
+       flushed, unless an unclean election was wanted, or the log is new or empty
 - I14  every member of the in-sync set that was let in has what the leader's marks say, and every
        one has flushed up to the durable offset; the high watermark stands still while the set is
        too small
+- I33  every write of metadata in the store is by the session that took office last
 - I23  on one leader in one epoch the last stable offset never goes back, nor beyond the watermark
 
 It changes nothing and reads only what tests may read: a run with it is the run without it.
@@ -22,13 +25,18 @@ from itertools import compress
 
 from tidemill.broker import Broker
 from tidemill.core.ids import TopicPartition
-from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.head import PARTS
+from tidemill.metadata.image.metadata_image import NO_EPOCH, PartitionImage
+from tidemill.metadata.image.nodes import CONTROLLER_EPOCH
+from tidemill.metadata.store.coord import Check, Op
+from tidemill.metadata.store.memory_store import MemoryCoord
 from tidemill.replication.partition import Partition
+from tidemill.storage.log.interface import PartitionLog
 from tidemill.testing.sim.world import SimWorld
 
 __all__ = ["InvariantBroken", "Probe"]
 
-FOLLOWER_FIELDS = 4
+FOLLOWER_FIELDS = 5
 _Sample = tuple[int, int, int, bool, int]
 """Epoch, high watermark, log end, whether too few are in sync, and the last stable offset."""
 
@@ -53,7 +61,13 @@ def _sampled(copy: Partition | None) -> tuple[object, ...]:
         return ()
     log = copy.log
     if not copy.is_leader:
-        return (copy, copy.leader_epoch, log.log_end_offset, log.flushed_offset)
+        return (
+            copy,
+            copy.leader_epoch,
+            log.log_end_offset,
+            log.flushed_offset,
+            copy.high_watermark,
+        )
     return (
         copy,
         copy.leader_epoch,
@@ -76,6 +90,8 @@ class Probe:
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self._told: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, dict[Partition, _Sample]] = {}
+        self._committed: dict[tuple[TopicPartition, int], tuple[PartitionLog, int, int]] = {}
+        """A replica's log, what it must keep, and the newest unclean election at that time."""
         self._lost: dict[TopicPartition, set[int]] = defaultdict(set)
         """Brokers that lost power when they last ended, or as suspects before that."""
         self._samples: dict[int, _BrokerSample] = {}
@@ -87,6 +103,10 @@ class Probe:
         self.stale_hosts = 0
         """Hosts whose clock stood still a moment ago: they may act for longer than they should."""
         world.trace.probe = self.look
+        self._office: MemoryCoord | None = None
+        """The session that last wrote the controller epoch."""
+        self._change_store = world.coord.multi
+        world.coord.multi = self._watch_store  # type: ignore[method-assign]  # of this world only
 
     def check(self) -> None:
         if self.broken is not None:
@@ -182,6 +202,7 @@ class Probe:
             for broker_id, broker in brokers.items()
             if (copy := broker.replicas.find(*partition)) is not None
         }
+        self._check_kept(partition, copies, brokers)
         last = self._last.get(partition, {})
         now: dict[Partition, _Sample] = {}
         for broker_id, copy in copies.items():
@@ -207,6 +228,39 @@ class Probe:
 
     def _note_told(self, partition: TopicPartition, mark: int) -> None:
         self._told[partition] = max(mark, self._told.get(partition, 0))
+
+    def _check_kept(
+        self,
+        partition: TopicPartition,
+        copies: Mapping[int, Partition],
+        brokers: Mapping[int, Broker],
+    ) -> None:
+        newest = self._newest(partition, brokers)
+        unclean = NO_EPOCH if newest is None else newest.unclean_epoch
+        for broker_id, copy in copies.items():
+            log, end = copy.log, copy.log.log_end_offset
+            place = (partition, broker_id)
+            former, kept, unclean_before = self._committed.get(place, (log, 0, unclean))
+            if former is not log or log.log_start_offset == end or unclean > unclean_before:
+                kept = 0
+            self._expect(
+                end >= kept,
+                f"I13: {partition}: broker {broker_id} ends at {end}, {kept} was committed there",
+            )
+            known = min(copy.high_watermark, log.flushed_offset)
+            self._committed[place] = (log, max(kept, known), unclean)
+
+    def _watch_store(self, session: MemoryCoord, ops: Sequence[Op]) -> None:
+        """Look at what a multi has done; one that is refused does nothing."""
+        self._change_store(session, ops)
+        changed = {op.path for op in ops if not isinstance(op, Check)}
+        if CONTROLLER_EPOCH in changed:
+            self._office = session
+        written = sorted(changed.intersection(PARTS))  # a head alone changes nothing
+        self._expect(
+            not written or self._office in (None, session),
+            f"I33: {written} were written by a controller that was replaced",
+        )
 
     def _check_elected(self, partition: TopicPartition, broker_id: int, copy: Partition) -> None:
         place = f"{partition} epoch {copy.leader_epoch}"

@@ -26,6 +26,7 @@ KNOWN = [
     (RECORDS, "", "readers see beyond the mark", 3),
     (RECORDS, "", "divergence not checked", 3),
     (RECORDS, "", "elect outside the isr", 2),
+    (RECORDS, "", "cut takes committed records along", 2),
     (RECORDS, "", "sequence not checked", 0),
     (RECORDS, "return_cut_off", "note on re-read", 0),
     (RECORDS, "failing_disk", "failed sync counts", 33),

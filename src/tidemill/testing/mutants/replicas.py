@@ -171,6 +171,15 @@ def _to_the_mark(_original: Function) -> Function:
     return plan
 
 
+@mutant("cut takes committed records along", f"{_FOLLOWER_LOG}:FollowerLog.plan_truncation")
+def _cut_too_far(_original: Function) -> Function:
+    def plan(follower: FollowerLog, epoch: int, end_offset: int) -> LogCut | None:
+        asked = min(follower.common_end(epoch, end_offset), follower.committed_offset())
+        return follower.log.plan_truncation(max(follower.log.log_start_offset, asked - 1))
+
+    return plan
+
+
 @mutant("no truncation", f"{_FOLLOWER_LOG}:FollowerLog.plan_truncation")
 def _no_truncation(_original: Function) -> Function:
     return lambda follower, _epoch, _end_offset: follower._adopt_end()
