@@ -32,6 +32,8 @@ class Brokers:
     count: int
     single: BrokerProcess | None = None
     """The process, if there is only one: a client may do something to it."""
+    cluster: ClusterProcess | None = None
+    """The processes, if there are several."""
 
 
 @contextmanager
@@ -42,7 +44,10 @@ def running(count: int) -> Iterator[Brokers]:
         single, several = BrokerProcess(data_dir), ClusterProcess(data_dir, brokers=count)
         process = (single if count == 1 else several).start()
         try:
-            yield Brokers(process.bootstrap, count, single if count == 1 else None)
+            if count == 1:
+                yield Brokers(process.bootstrap, count, single=single)
+            else:
+                yield Brokers(process.bootstrap, count, cluster=several)
         finally:
             process.stop()
         faults = single.connection_faults() if count == 1 else faults_in(several.log())

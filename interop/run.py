@@ -20,6 +20,7 @@ from typing import final
 
 from bench import spark_connector
 from interop.brokers import Brokers, running
+from interop.failover import java_failover
 from interop.kafka_tools import java_clients, kafka_tools, kafka_transactions
 from interop.mirror_maker import mirror_maker
 from interop.programs import (
@@ -99,6 +100,10 @@ CLIENTS = (
             ("records and groups", "Interop.java"),
             ("transactions", "Transactions.java"),
         )
+    ),
+    *(
+        Client(f"kafka-clients {version} (Java), brokers fail", partial(java_failover, version))
+        for version in KAFKA_VERSIONS
     ),
     *(Client(f"Kafka's tools {v}", partial(kafka_tools, v)) for v in KAFKA_VERSIONS),
     *(
