@@ -12,10 +12,20 @@ from tests.support.topics import create_replicated
 
 __all__ = ["Work"]
 
-PROTOCOLS: Final = ("librdkafka-classic", "librdkafka-consumer")
+CLASSIC: Final = "librdkafka-classic"
+PROTOCOLS: Final = (CLASSIC, "librdkafka-consumer")
+CLASSIC_SESSION_MS: Final = 6000
+"""So long a group waits for a member that has come back as another one, after each failover."""
 PAUSE_S: Final = 0.2
 IMPATIENT: Final = {"request.timeout.ms": 3000, "socket.timeout.ms": 4000}
 """Clients that give up soon on a broker that stands still with their requests."""
+
+
+def _options(protocol: str) -> dict[str, int]:
+    options = {"socket_timeout_ms": IMPATIENT["socket.timeout.ms"]}
+    if protocol == CLASSIC:
+        options["session_timeout_ms"] = CLASSIC_SESSION_MS
+    return options
 
 
 @final
@@ -27,12 +37,12 @@ class Work:
         self._bootstrap = bootstrap
         self.logs: list[Log] = [(topic, index) for index in range(BROKERS)]
         self._load = Load(bootstrap, self.logs, seed=1, pause_s=PAUSE_S, **IMPATIENT)
-        self._watches = {protocol: GroupWatch() for protocol in PROTOCOLS}
-        options = {name.replace(".", "_"): value for name, value in IMPATIENT.items()}
-        options.pop("request_timeout_ms")
+        # A member of the consumer protocol that heartbeats before its application has taken what it
+        # was given lists nothing: as in Kafka that is free then, and may have two owners a while.
+        self._watches = {one: GroupWatch(judges_owners=one == CLASSIC) for one in PROTOCOLS}
         self._members: list[Member] = [
             KINDS[protocol].join(
-                f"m{n}", watch, bootstrap, f"{topic}-{protocol}", [topic], **options
+                f"m{n}", watch, bootstrap, f"{topic}-{protocol}", [topic], **_options(protocol)
             )
             for protocol, watch in self._watches.items()
             for n in range(2)

@@ -89,7 +89,7 @@ def test_I17_damaged_segments_of_all_replicas_are_mended_while_clients_read(
     wait_for_brokers(cluster.bootstrap, {0, 1, 2})
     first = leader_of(cluster, topic)
     check_reads(cluster, topic, load)
-    cluster.wait_log(rf"^\[broker {first}\] .*were damaged, and are again what broker \d has")
+    cluster.wait_log(rf"^\[broker {first}\] .*were damaged, and are again what broker \d had")
     cluster.kill_broker(first)
     cluster.wait_log(rf"^\[supervisor\] broker {first} is ready again")
     assert leader_of(cluster, topic) != first
