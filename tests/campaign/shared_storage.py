@@ -13,9 +13,12 @@ Progress goes to stderr, the summary to stdout; the exit code is 1 if a promise 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -102,7 +105,8 @@ class StorageRun:
         """The broker lives on, and can neither write nor acknowledge."""
         stage.load.wait_acknowledged(RECORDS)
         taken_at = monotonic()
-        stage.lose_disk()
+        with _standing_still(stage.broker):
+            stage.lose_disk()
         stage.disk.fence()
         stage.second.attach(stage.disk.image)
         standby = stage.new_standby("127.0.0.1:0").start()
@@ -177,6 +181,24 @@ class _Stage:
                 broker.kill()
         for host in (self.first, self.second):
             host.remove()
+
+
+@contextmanager
+def _standing_still(broker: BrokerProcess) -> Iterator[None]:
+    """No sync is under way: what became of one that the shutdown of ext4 meets is not known."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        tasks = Path(f"/proc/{broker.pid}/task")
+        deadline = monotonic() + DEADLINE_S
+        while not all(_is_stopped(one) for one in tasks.iterdir()):
+            assert monotonic() < deadline, "it does not stand still"
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def _is_stopped(task: Path) -> bool:
+    return (task / "stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _is_acknowledged(bootstrap: str) -> bool:
