@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -137,10 +136,14 @@ class CutRun:
         self._expect_progress(led_elsewhere)
 
     def _cut_what_the_controller_sends(self, mends: ExitStack) -> None:
-        """It decides nothing for the others meanwhile, and nothing is lost."""
+        """Nobody hears it: another broker takes over, and others lead what it led."""
         chosen = self._controller()
         self._cut(mends, chosen, _others(chosen))
-        threading.Event().wait(2 * LAG_S)
+        wait_until(
+            lambda: self._controller(_next(chosen)) not in (chosen, -1),
+            f"broker {chosen} is the controller though nobody hears it",
+        )
+        self._expect_progress(PARTITIONS)
 
     def _isolate(self, mends: ExitStack) -> None:
         """A broker that reaches clients alone: others lead once its session has ended."""
@@ -221,8 +224,8 @@ class CutRun:
     def _metadata(self, asked: int) -> Any:
         return self._admins[asked].list_topics(TOPIC, DEADLINE_S)
 
-    def _controller(self) -> int:
-        return int(self._metadata(0).controller_id)
+    def _controller(self, asked: int = 0) -> int:
+        return int(self._metadata(asked).controller_id)
 
     def _partitions(self, asked: int) -> list[Any]:
         return list(self._metadata(asked).topics[TOPIC].partitions.values())

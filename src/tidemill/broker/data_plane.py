@@ -27,10 +27,10 @@ from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.flushing.journal_settler import JournalSettler
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.releaser import Releaser
-from tidemill.replication.isr_proposals import IsrProposals
-from tidemill.replication.isr_sender import IsrSender
 from tidemill.replication.log_ends import LogEndAsker
 from tidemill.replication.partition import Partition
+from tidemill.replication.proposing.isr_proposals import IsrProposals
+from tidemill.replication.proposing.isr_sender import IsrSender
 from tidemill.replication.pulling.batch_asker import BatchAsker
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.log_cutter import LogCutter
@@ -251,7 +251,7 @@ def build_data_plane(
     link = ControllerLink(
         seams.net, lambda: controller_endpoint(cluster.image), client_id="in-sync sets"
     )
-    sender = IsrSender(cluster, link)
+    sender = IsrSender(cluster, link, clock=clock, lag_s=lambda: replicas.broker_epochs.lag_s_max)
     log_end_links = make_peer_links(seams, cluster, "log ends")
     cluster.survey.ask = LogEndAsker(cluster, replicas, log_end_links).ask
     batch_links = make_peer_links(seams, cluster, "mending")
@@ -278,7 +278,9 @@ def build_data_plane(
         settler=settler,
         replicas=replicas,
         followers=followers,
-        isr_proposals=IsrProposals(replicas, sender.send, clock=clock, lease=cluster.lease),
+        isr_proposals=IsrProposals(
+            replicas, sender.send, clock=clock, lease=cluster.lease, line=sender
+        ),
         housekeeping=housekeeping,
         cleaner=Cleaner(
             disk,

@@ -63,6 +63,8 @@ _RETRY_AFTER_S = 1.0
 """Pause of `run` after the store has failed."""
 _LOOK_INTERVAL_S = 0.05
 _PRODUCER_ID_BLOCK = 1_000
+_ASIDE_S_MAX = 5.0
+"""How long this broker waits for others to lead what it led, before it comes back."""
 
 
 @final
@@ -120,6 +122,8 @@ class Cluster:
         self._lock = asyncio.Lock()
         self._clock = clock
         self._closed = False
+        self._is_aside = False
+        """Whether it stays away from the cluster for a moment, so that others lead."""
         self._looked_at = float("-inf")
 
     @property
@@ -299,6 +303,40 @@ class Cluster:
         """Whether nothing is led here any more that another broker could lead."""
         return not leads_what_others_could(self.image, self.broker_id)
 
+    def report_unheard(self, controller_epoch: int) -> None:
+        """Say in the registration that this controller does not answer us; -1: one does."""
+        said = self._membership.presence
+        if said.unheard_controller != controller_epoch:
+            self._membership.presence = replace(said, unheard_controller=controller_epoch)
+            self._keeper.wakeup.set()
+
+    async def step_aside(self) -> None:
+        """Let others lead what they can lead, as if this broker had died; then come back."""
+        self._is_aside = True
+        try:
+            async with self._lock:
+                await self._membership.withdraw()
+            async with asyncio.timeout(_ASIDE_S_MAX):
+                await self._wait_leads_nothing()
+        except (CoordConflict, StoreUnavailable, TimeoutError) as error:
+            self._alarm(f"others may not lead what this broker led: {error}")
+        finally:
+            self._is_aside = False
+            self._keeper.wakeup.set()
+
+    async def _wait_leads_nothing(self) -> None:
+        """Also until the store has noticed that the registration is gone, and ends the session."""
+
+        def leads() -> bool:
+            return any(
+                partition.leader == self.broker_id
+                for topic in self.image.topics.values()
+                for partition in topic.own_partitions
+            )
+
+        while leads() and self._coord.state is not SessionState.LOST:  # noqa: ASYNC110 - rare
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
     def disk_failed(self) -> None:
         """The data directory is offline: this broker counts as dead from now on."""
         self._membership.presence = replace(self._membership.presence, failed=True)
@@ -314,7 +352,8 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        return self._keeper.has_news or not self._membership.is_current
+        needs_place = not self._is_aside and not self._membership.is_current
+        return self._keeper.has_news or needs_place
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -331,6 +370,8 @@ class Cluster:
 
     async def _keep_place(self) -> None:
         """Join again if there is no registration; else let it say what it should."""
+        if self._is_aside:
+            return
         if not self._lease.registered:
             await self._join()
         elif not self._membership.is_current:

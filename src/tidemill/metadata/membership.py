@@ -97,6 +97,11 @@ class Membership:
         """Let the registration say what it should. CoordConflict: it was removed."""
         await self._publish(await self._registration.update())
 
+    async def withdraw(self) -> None:
+        """Leave the cluster, to come back by `join`: this broker acts no more from now on."""
+        self.resign()
+        await self._registration.withdraw()
+
     def resign(self) -> None:
         """The session is over, or its registration: this broker may not act any more."""
         self._lease.registered = False

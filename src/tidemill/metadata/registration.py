@@ -44,6 +44,7 @@ class Presence:
     unclean: bool = False
     leaving: bool = False
     failed: bool = False
+    unheard_controller: int = -1
 
 
 async def read_counter(coord: Coord, path: str) -> tuple[int, int]:
@@ -114,6 +115,12 @@ class Registration:
         self.made = broker
         return broker
 
+    async def withdraw(self) -> None:
+        """Remove the node of the last registration, if it is still there."""
+        node = await self._coord.get(self._path)
+        if node is not None and self._decoded(node).epoch == self.epoch:
+            await self._coord.multi([Delete(self._path, node.version)])
+
     async def _ended_life(self) -> list[Op]:
         """What removes the registration of an earlier life, if there is one."""
         node = await self._coord.get(self._path)
@@ -153,5 +160,6 @@ class Registration:
             unclean=said.unclean,
             leaving=said.leaving,
             failed=said.failed,
+            unheard_controller=said.unheard_controller,
             software=self._software,
         )

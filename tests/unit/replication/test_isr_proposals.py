@@ -18,10 +18,12 @@ from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import TopicId
 from tidemill.core.limits import ISR_PROPOSALS_MAX
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
-from tidemill.replication import isr_proposals
-from tidemill.replication.isr_proposals import LOOK_INTERVAL_S, IsrProposals
-from tidemill.replication.isr_sender import IsrSender
+from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.replication.led_replicas import LAG_S_MAX
+from tidemill.replication.proposing import isr_proposals
+from tidemill.replication.proposing.isr_proposals import LOOK_INTERVAL_S, IsrProposals
+from tidemill.replication.proposing.isr_sender import IsrSender
+from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.message import Message
 from tidemill.wire.primitives import Reader, Writer
 
@@ -119,9 +121,12 @@ def test_S4_the_longest_request_has_no_more_elements_than_a_broker_reads(run):
         for index in range(ISR_PROPOSALS_MAX)
     ]
     link: Any = LinkOfBytes()
-    cluster: Any = SimpleNamespace(broker_id=OWN, broker_epoch=1, is_controller=False)
+    cluster: Any = SimpleNamespace(
+        broker_id=OWN, broker_epoch=1, is_controller=False, image=MetadataImage(cluster_id="")
+    )
+    sender = IsrSender(cluster, link, clock=ManualClock(), lag_s=lambda: 10.0)
     with pytest.raises(KafkaError):
-        run(IsrSender(cluster, link).send(longest))
+        run(sender.send(longest))
     assert len(link.read) == 1
 
 

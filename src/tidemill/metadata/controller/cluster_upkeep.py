@@ -22,7 +22,11 @@ from tidemill.core.balance import away_from_preferred, evened, startable
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, PLANNED_MOVES_MAX, UPKEEP_INTERVAL_S
-from tidemill.metadata.controller.decisions import draining_brokers, live_brokers
+from tidemill.metadata.controller.decisions import (
+    draining_brokers,
+    live_brokers,
+    unhearing_brokers,
+)
 from tidemill.metadata.controller.healing import (
     assignment_of,
     growing_moves,
@@ -123,7 +127,7 @@ def _soon_s(config: BrokerConfig) -> float:
 
 def _elections(image: MetadataImage) -> list[TopicPartition]:
     """Partitions that their first replica should lead, and can; not those that are being moved."""
-    electable = live_brokers(image).electable
+    electable = live_brokers(image).electable - unhearing_brokers(image)
     partitions = {
         TopicPartition(name, index): partition
         for name, topic in image.topics.items()

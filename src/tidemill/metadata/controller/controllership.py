@@ -27,6 +27,7 @@ from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
     Told,
+    is_unheard,
     let_in,
     missing_members,
     reconcile,
@@ -62,7 +63,16 @@ from tidemill.metadata.image.metadata_image import (
 )
 from tidemill.metadata.image.overrides import broker_owner
 from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
-from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Op, Put
+from tidemill.metadata.store.coord import (
+    Check,
+    Coord,
+    CoordConflict,
+    Create,
+    Delete,
+    Node,
+    Op,
+    Put,
+)
 
 __all__ = ["Controllership"]
 
@@ -70,6 +80,8 @@ log = logging.getLogger(__name__)
 
 _SETTINGS_LOOK_S = 5.0
 """Between two looks at settings that cannot be read, by a broker that could take office."""
+_OFFICE_REST_S = 10.0
+"""How long a broker that gave up its office leaves it to others."""
 
 
 @final
@@ -118,6 +130,8 @@ class Controllership:
         """Whether it was said that this broker does not take office because of them."""
         self._kept_out: dict[int, str] = {}
         """Registered brokers that are not let in because of their software, and why."""
+        self._rests_until = 0.0
+        """Until then it does not become the controller: the others did not hear it."""
         self._in_doubt = False
         self._all_unserved = True
         self._unserved: set[str] = set()
@@ -157,6 +171,9 @@ class Controllership:
 
     async def campaign(self, broker_epoch: int) -> None:
         """Become the controller, unless another broker does, or the settings are not known."""
+        if self._clock.monotonic() < self._rests_until:
+            self._look_again(self._rests_until)
+            return
         if not self._keeper.knows_settings:
             self._wait_for_settings()
             return
@@ -246,6 +263,9 @@ class Controllership:
                 return
             try:
                 await self.settle()
+                if is_unheard(self._image):
+                    await self._give_up_office()
+                    return
                 await self._mend_internal_topics(self.term)
                 await self._store_minimums(self.term)
                 await self._elect(self.term)
@@ -255,6 +275,24 @@ class Controllership:
             else:
                 return
         raise StoreUnavailable("the metadata changes too fast to be served")
+
+    async def _give_up_office(self) -> None:
+        """Let another broker be the controller: most of them get no answer from this one."""
+        self._alarm("most brokers get no answer from this controller: another one takes over")
+        self.step_down()
+        self._rests_until = self._clock.monotonic() + _OFFICE_REST_S
+        self._keeper.mark(ALL)
+        node = await self._coord.get(nodes.CONTROLLER, newest=True)
+        if node is not None and self._is_own_office(node):
+            await self._coord.multi([Delete(nodes.CONTROLLER, node.version)])
+
+    def _is_own_office(self, node: Node) -> bool:
+        try:
+            found = nodes.decode_controller(nodes.CONTROLLER, node)
+        except nodes.BadNode as bad:
+            self._alarm(str(bad))
+            return False
+        return found.broker_id == self._live.static.node_id
 
     def postpone(self) -> None:
         """A controller without a lease decides nothing; no watch tells when it has one again."""

@@ -52,6 +52,7 @@ __all__ = [
     "chosen",
     "draining_brokers",
     "elected",
+    "is_unheard",
     "leads_what_others_could",
     "let_in",
     "live_brokers",
@@ -61,6 +62,7 @@ __all__ = [
     "reconcile",
     "returns",
     "tellable_pages",
+    "unhearing_brokers",
     "usable_brokers",
     "without_member",
 ]
@@ -92,6 +94,23 @@ def _present(brokers: Iterable[BrokerImage], waited_for: frozenset[int] = frozen
     leaving = frozenset(one.broker_id for one in found if one.leaving)
     ids = frozenset(one.broker_id for one in found)
     return Live(ids | waited_for, ids - leaving, leaving)
+
+
+def unhearing_brokers(image: MetadataImage) -> frozenset[int]:
+    """Live brokers that the controller of today does not answer, as they say."""
+    return frozenset(
+        one
+        for one in live_brokers(image).brokers
+        if image.brokers[one].unheard_controller == image.controller_epoch
+    )
+
+
+def is_unheard(image: MetadataImage) -> bool:
+    """Whether the controller should give up its office: most live brokers do not hear it.
+
+    It counts as one that does: of two brokers that do not hear each other, none is right.
+    """
+    return 2 * len(unhearing_brokers(image)) > len(live_brokers(image).brokers)
 
 
 def draining_brokers(image: MetadataImage) -> frozenset[int]:

@@ -81,6 +81,8 @@ class BrokerImage:
     """It is about to stop: it is given no leadership, and loses those that it has."""
     failed: bool = False
     """Its data directory is offline: it counts as dead, but says why."""
+    unheard_controller: int = -1
+    """The epoch of a controller that does not answer it; -1: it needs none, or one answers."""
     software: Software = OLDER_SOFTWARE
     """What it runs, and which levels of features that supports."""
 

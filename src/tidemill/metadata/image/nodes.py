@@ -176,6 +176,8 @@ def encode_broker(broker: BrokerImage) -> bytes:
     }
     if broker.internal is not None:
         value["internal"] = {"host": broker.internal.host, "port": broker.internal.port}
+    if broker.unheard_controller >= 0:
+        value["unheard_controller"] = broker.unheard_controller
     return stored_fields.dump(value)
 
 
@@ -195,6 +197,11 @@ def decode_broker(path: str, node: Node) -> BrokerImage:
         unclean=value.flag("unclean"),
         leaving=value.flag("leaving"),
         failed=value.flag("failed"),
+        unheard_controller=(
+            value.number("unheard_controller", 0, INT64_MAX)
+            if value.has("unheard_controller")
+            else -1
+        ),
         software=_software(value) if value.has("features") else OLDER_SOFTWARE,
     )
 

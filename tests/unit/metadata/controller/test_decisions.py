@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from tidemill.core.loop.steps import finished
 from tidemill.metadata.controller import decisions
 from tidemill.metadata.controller.decisions import (
     changed_in_sync_set,
+    is_unheard,
     leads_what_others_could,
     let_in,
     live_brokers,
@@ -67,6 +69,35 @@ def image(
         topics={"t": topic},
         names={TOPIC_ID: "t"},
     )
+
+
+def unheard_by(*said: int, epoch: int = 5) -> MetadataImage:
+    """A cluster whose brokers say of these epochs of the controller that they do not hear it."""
+    found = image(
+        brokers=[broker(at, unheard_controller=one) for at, one in enumerate(said)],
+        members=[member(at) for at in range(len(said))],
+    )
+    return replace(found, controller_broker_id=0, controller_epoch=epoch)
+
+
+def test_a_controller_that_most_live_brokers_do_not_hear_is_unheard():
+    assert is_unheard(unheard_by(-1, 5, 5))
+    assert is_unheard(unheard_by(-1, 5, 5, 5, -1))
+
+
+def test_a_controller_that_half_of_the_brokers_hear_stays():
+    assert not is_unheard(unheard_by(-1, -1, 5))
+    assert not is_unheard(unheard_by(-1, 5))
+    assert not is_unheard(unheard_by(-1, 5, 5, -1))
+
+
+def test_what_brokers_said_of_an_earlier_controller_does_not_count():
+    assert not is_unheard(unheard_by(-1, 4, 4))
+
+
+def test_what_fenced_brokers_say_of_the_controller_does_not_count():
+    found = unheard_by(-1, 5, 5)
+    assert not is_unheard(replace(found, members={0: member(0), 1: member(1)}))
 
 
 def test_only_a_broker_that_is_let_in_and_whose_disk_works_is_live():

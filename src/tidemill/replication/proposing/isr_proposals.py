@@ -5,6 +5,9 @@ want goes to the controller in one request, one at a time (H13); what is too muc
 waits for the next, which begins with it. A request without an answer leaves every proposal in it
 unsettled: `in_sync.py` counts it as made until its outcome is known.
 
+The controller is also asked without a proposal now and then: brokers that reach the store and not
+the controller must find that out (`controller_contact.py`).
+
 Here also marks go on that stood still while this broker had no lease and no vouches.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import final
+from typing import Protocol, final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
@@ -31,6 +34,30 @@ log = logging.getLogger(__name__)
 AlterIsr = Callable[[Sequence[IsrProposal]], Awaitable[Sequence[IsrAnswer]]]
 """Sends proposals to the controller; one answer each, in order. KafkaError or StoreUnavailable:
 nobody knows what became of any of them."""
+
+
+class ControllerLine(Protocol):
+    """`IsrSender`, as far as it says whether the controller answers."""
+
+    @property
+    def is_contact_due(self) -> bool:
+        """Whether to ask the controller now, also without a proposal."""
+        ...
+
+    async def attend(self, *, stands_still: bool) -> None:
+        """React to a controller that has been silent for long."""
+        ...
+
+
+@final
+class _AlwaysHeard:
+    """For parts that are used without a controller."""
+
+    is_contact_due = False
+
+    async def attend(self, *, stands_still: bool) -> None:
+        pass
+
 
 LOOK_INTERVAL_S = 0.5
 PARTITIONS_PER_SLICE = 250
@@ -50,11 +77,15 @@ class IsrProposals:
         *,
         clock: Clock,
         lease: OwnerLease = ALWAYS,
+        line: ControllerLine | None = None,
     ) -> None:
         self._replicas = replicas
         self._alter_isr = alter_isr
         self._clock = clock
         self._lease = lease
+        self._line = line or _AlwaysHeard()
+        self._below_minimum = False
+        """Whether a partition here has fewer replicas in sync than it must have."""
         self._wakeup = asyncio.Event()
         self._first = 0
         """Which partition is looked at first: the one that the last request had no room for."""
@@ -77,12 +108,17 @@ class IsrProposals:
             await self._review()  # followers may vouch again, and then fetch nothing new
             return
         sent = await self._collect()
-        if not sent:
+        if not sent and not self._line.is_contact_due:
             return
+        await self._propose(sent)
+        await self._line.attend(stands_still=bool(sent) or self._below_minimum)
+
+    async def _propose(self, sent: Sequence[tuple[Partition, IsrProposal]]) -> None:
         try:
             answers = await self._ask([proposal for _, proposal in sent])
         except (KafkaError, StoreUnavailable) as error:
-            log.warning("%d changes of in-sync sets are in doubt: %s", len(sent), error)
+            if sent:
+                log.warning("%d changes of in-sync sets are in doubt: %s", len(sent), error)
             answers = ()
         pacer = Pacer(PARTITIONS_PER_SLICE)
         for index, (partition, proposal) in enumerate(sent):
@@ -128,12 +164,15 @@ class IsrProposals:
         pacer = Pacer(PARTITIONS_PER_SLICE)
         partitions = list(self._replicas)
         first, self._first = self._first, 0
+        self._below_minimum = False
         for index in (*range(first, len(partitions)), *range(min(first, len(partitions)))):
             await pacer.step()
             partition, now = partitions[index], self._clock.monotonic()
             partition.review_marks(now=now)
             if not partition.has_followers:
                 continue
+            if len(partition.isr) < partition.effective_in_sync_min:
+                self._below_minimum = True
             if len(sent) == ISR_PROPOSALS_MAX:
                 self._first = self._first or index
                 continue

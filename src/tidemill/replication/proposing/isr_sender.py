@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import final
 
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.client.network.errors import ClientError, check, error_code
+from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TopicId
+from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.replication.proposing.controller_contact import HEARD, ControllerContact
 from tidemill.wire.generated.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -23,18 +26,37 @@ from tidemill.wire.generated.alter_partition import (
 
 __all__ = ["IsrSender"]
 
+log = logging.getLogger(__name__)
+
 VERSION = 3
 TIMEOUT_S = 3.0
 """After that a proposal is in doubt, and is sent again to whoever is controller then."""
+CONTACT_INTERVAL_S = 2.5
+"""So often the controller is asked by a broker that wants nothing of it."""
 
 
 @final
 class IsrSender:
     """One broker's proposals; at most one call at a time."""
 
-    def __init__(self, cluster: Cluster, link: ControllerLink) -> None:
+    def __init__(
+        self, cluster: Cluster, link: ControllerLink, *, clock: Clock, lag_s: Callable[[], float]
+    ) -> None:
+        """`lag_s`: after how long behind a follower leaves the in-sync set."""
         self._cluster = cluster
         self._link = link
+        self._clock = clock
+        self._lag_s = lag_s
+        self._contact = ControllerContact()
+        self._asked_at = clock.monotonic()
+
+    @property
+    def is_contact_due(self) -> bool:
+        """Whether to ask the controller now, also without a proposal."""
+        if not self._contact.is_heard:
+            return True
+        waited_s = self._clock.monotonic() - self._asked_at
+        return waited_s >= CONTACT_INTERVAL_S and not self._cluster.is_controller
 
     async def send(self, proposals: Sequence[IsrProposal]) -> list[IsrAnswer]:
         """One answer each, in order.
@@ -42,18 +64,42 @@ class IsrSender:
         KafkaError or StoreUnavailable: each of them may be made or not, unless NOT_CONTROLLER says
         that nothing was sent.
         """
+        self._asked_at = self._clock.monotonic()
         broker_id, epoch = self._cluster.broker_id, self._cluster.broker_epoch
         if self._cluster.is_controller:
+            self._contact.answered()
             return await self._cluster.alter_isr(broker_id, epoch, proposals)
-        request = _request(broker_id, epoch, proposals)
+        response = await self._request(_request(broker_id, epoch, proposals))
+        check(response.error_code, "the controller refuses all proposals")
+        return _answers(proposals, response)
+
+    async def _request(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        asked = self._cluster.image
         try:
             response = await self._link.request(
                 request, AlterPartitionResponse, version=VERSION, timeout_s=TIMEOUT_S
             )
-        except ClientError as error:
+        except (ClientError, KafkaError) as error:
+            if asked.controller_broker_id != NO_LEADER:
+                self._contact.unanswered(asked.controller_epoch, self._clock.monotonic())
+            if isinstance(error, KafkaError):
+                raise
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
-        check(response.error_code, "the controller refuses all proposals")
-        return _answers(proposals, response)
+        self._contact.answered()
+        return response
+
+    async def attend(self, *, stands_still: bool) -> None:
+        """Tell all brokers of a controller that is silent; let others lead what stands still."""
+        now, lag_s = self._clock.monotonic(), self._lag_s()
+        unheard = self._contact.unheard_controller(now, lag_s)
+        self._cluster.report_unheard(unheard)
+        if stands_still and unheard != HEARD and self._contact.try_step_aside(now, lag_s):
+            log.error(
+                "the controller, broker %d, does not answer, and partitions stand still here: this "
+                "broker steps aside for a moment, so that others lead them",
+                self._cluster.image.controller_broker_id,
+            )
+            await self._cluster.step_aside()
 
 
 def _request(

@@ -1,0 +1,94 @@
+"""Brokers that reach the store and not the controller: partitions go on all the same."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.replicas import eventually, replica
+from tests.sim.three_brokers import IDS, ORDERS, SEEDS, Bench, run
+from tidemill.client.admin.cluster_admin import elect_leaders
+from tidemill.client.admin.replica_admin import reassign
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.core.ids import TopicPartition
+from tidemill.testing.sim.world import host_name
+
+MINIMUM = {"min.insync.replicas": "2"}
+ALONE = TopicPartition("alone", 0)
+SOON_S = 60.0
+"""Within one lag limit a controller is doubted; a leader steps aside two after that."""
+
+
+def controller_of(bench: Bench, among=IDS) -> int:
+    (found,) = (one for one in among if bench.world.up_brokers()[one].cluster.is_controller)
+    return found
+
+
+async def send_soon(bench: Bench, count: int) -> None:
+    async with asyncio.timeout(SOON_S):
+        await bench.send(count)
+
+
+async def heal_and_check(bench: Bench) -> None:
+    bench.world.net.heal_all()
+    await send_soon(bench, 3)
+    await bench.check()
+
+
+async def let_lead(bench: Bench, broker_id: int) -> None:
+    """Make this broker the first replica of the partition, and so its leader."""
+    others = [one for one in IDS if one != broker_id]
+    await reassign(bench.cluster, {ORDERS: [broker_id, *others]})
+    await elect_leaders(bench.cluster, [ORDERS], unclean=False)
+    await eventually(lambda: replica(bench.world, broker_id, ORDERS).is_leader)
+
+
+@SEEDS
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_controller_that_no_other_broker_hears_gives_up_its_office(seed, leads):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(5)
+        old = controller_of(bench)
+        await let_lead(bench, old if leads else (old + 1) % 3)
+        bench.cut_off(old)
+        await send_soon(bench, 5)
+        assert controller_of(bench, [one for one in IDS if one != old]) != old
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs=MINIMUM)
+
+
+@SEEDS
+def test_a_leader_that_alone_does_not_hear_the_controller_lets_another_lead(seed):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(5)
+        controller = controller_of(bench)
+        leader = (controller + 1) % 3
+        await let_lead(bench, leader)
+        bench.world.net.isolate(host_name(leader), [host_name(controller)])
+        await send_soon(bench, 5)
+        assert controller_of(bench) == controller
+        assert bench.leader != leader
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs=MINIMUM)
+
+
+@SEEDS
+def test_where_nobody_hears_anybody_partitions_of_one_replica_go_on(seed):
+    async def scenario(bench: Bench) -> None:
+        await Admin(bench.cluster).create_topic(ALONE.topic, partitions=1, replication=1)
+        for broker_id in IDS:
+            bench.cut_off(broker_id)
+        acknowledged = 0
+        async with asyncio.timeout(5 * SOON_S):
+            for _ in range(20):
+                delivery = await bench.producer.send(ALONE.topic, b"one", partition=0)
+                await delivery.offset()
+                acknowledged += 1
+                await asyncio.sleep(10)
+        assert acknowledged == 20
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs=MINIMUM)
