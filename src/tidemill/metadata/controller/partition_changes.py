@@ -82,7 +82,8 @@ class PartitionChanges:
             except KafkaError as refusal:
                 outcomes.append(refusal)
         changes = [one for one in outcomes if isinstance(one, PartitionChange)]
-        await self._change(changes, term=term)
+        if changes:
+            await self._change(changes, term=term)
         return [self._isr_answer(one) for one in outcomes]
 
     async def elect(

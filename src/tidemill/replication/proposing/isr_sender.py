@@ -14,7 +14,7 @@ from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.replication.proposing.controller_contact import HEARD, ControllerContact
+from tidemill.replication.proposing.controller_contact import ControllerContact
 from tidemill.wire.generated.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -91,13 +91,16 @@ class IsrSender:
     async def attend(self, *, stands_still: bool) -> None:
         """Tell all brokers of a controller that is silent; let others lead what stands still."""
         now, lag_s = self._clock.monotonic(), self._lag_s()
-        unheard = self._contact.unheard_controller(now, lag_s)
-        self._cluster.report_unheard(unheard)
-        if stands_still and unheard != HEARD and self._contact.try_step_aside(now, lag_s):
+        self._cluster.report_unheard(self._contact.unheard_controller(now, lag_s))
+        controller = self._cluster.image.controller_broker_id
+        # Without a controller nobody else would lead, and nobody would let this broker in again.
+        if not stands_still or controller == NO_LEADER:
+            return
+        if self._contact.try_step_aside(now, lag_s):
             log.error(
                 "the controller, broker %d, does not answer, and partitions stand still here: this "
                 "broker steps aside for a moment, so that others lead them",
-                self._cluster.image.controller_broker_id,
+                controller,
             )
             await self._cluster.step_aside()
 
