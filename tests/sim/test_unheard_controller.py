@@ -76,6 +76,39 @@ def test_a_leader_that_alone_does_not_hear_the_controller_lets_another_lead(seed
 
 
 @SEEDS
+def test_a_controller_that_was_only_busy_stays_in_office(seed):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(3)
+        controller = controller_of(bench)
+        cluster = bench.world.up_brokers()[controller].cluster
+        bench.world.net.isolate(host_name(bench.followers[0]), [host_name(bench.followers[1])])
+        for _ in range(3):
+            async with cluster._lock:  # as during a long change
+                await asyncio.sleep(16)
+            await asyncio.sleep(20)
+        assert controller_of(bench) == controller
+        assert cluster.image.controller_epoch == 1
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs=MINIMUM)
+
+
+@SEEDS
+def test_who_steps_aside_leaves_an_office_that_it_does_not_know_of(seed):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(3)
+        cluster = bench.world.up_brokers()[controller_of(bench)].cluster
+        cluster._controller.step_down()  # as after a campaign whose outcome is unknown
+        await cluster.step_aside()
+        await eventually(
+            lambda: any(one.cluster.is_controller for one in bench.world.up_brokers().values())
+        )
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs=MINIMUM)
+
+
+@SEEDS
 def test_where_nobody_hears_anybody_partitions_of_one_replica_go_on(seed):
     async def scenario(bench: Bench) -> None:
         await Admin(bench.cluster).create_topic(ALONE.topic, partitions=1, replication=1)

@@ -36,7 +36,10 @@ from tidemill.metadata.controller.controller import (
     TopicSpec,
 )
 from tidemill.metadata.controller.controllership import Controllership
-from tidemill.metadata.controller.decisions import leads_what_others_could
+from tidemill.metadata.controller.decisions import (
+    leads_what_could_get_lost,
+    leads_what_others_could,
+)
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.features.level_changes import LevelChange
@@ -312,21 +315,25 @@ class Cluster:
 
     async def step_aside(self) -> None:
         """Let others lead what they can lead, as if this broker had died; then come back."""
+        if leads_what_could_get_lost(self.image, self.broker_id):
+            self._alarm("this broker does not step aside: others would lead with fewer records")
+            return
         self._is_aside = True
         try:
-            async with self._lock:
-                await self._membership.withdraw()
             async with asyncio.timeout(_ASIDE_S_MAX):
+                async with self._lock:
+                    self._controller.step_down()
+                    await self._membership.withdraw()
                 await self._wait_leads_nothing()
-        except (CoordConflict, StoreUnavailable, TimeoutError) as error:
+        except TimeoutError:
+            self._alarm("others did not take over what this broker led: it comes back all the same")
+        except (CoordConflict, StoreUnavailable) as error:
             self._alarm(f"others may not lead what this broker led: {error}")
         finally:
             self._is_aside = False
             self._keeper.wakeup.set()
 
     async def _wait_leads_nothing(self) -> None:
-        """Also until the store has noticed that the registration is gone, and ends the session."""
-
         def leads() -> bool:
             return any(
                 partition.leader == self.broker_id
@@ -334,7 +341,7 @@ class Cluster:
                 for partition in topic.own_partitions
             )
 
-        while leads() and self._coord.state is not SessionState.LOST:  # noqa: ASYNC110 - rare
+        while leads():  # noqa: ASYNC110 - rare
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
     def disk_failed(self) -> None:
@@ -352,8 +359,9 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        needs_place = not self._is_aside and not self._membership.is_current
-        return self._keeper.has_news or needs_place
+        if self._is_aside:  # without a session it cannot look, and begins none before it returns
+            return self._keeper.has_news and self._coord.state is not SessionState.LOST
+        return self._keeper.has_news or not self._membership.is_current
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -448,8 +456,12 @@ class Cluster:
     ) -> list[IsrAnswer]:
         """Change in-sync sets as their leader proposes; one answer each, in order.
 
-        StoreUnavailable: each of them may be made or not.
+        StoreUnavailable: each of them may be made or not. Without proposals it is a question
+        whether this is the controller, and waits for no other work.
         """
+        if not proposals and self.is_controller:
+            self._controller.partitions.check_sender(sender_id, sender_epoch)
+            return []
         return await self._as_controller(
             lambda term: self._controller.partitions.alter_isr(
                 sender_id, sender_epoch, proposals, term=term

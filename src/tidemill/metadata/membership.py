@@ -98,9 +98,14 @@ class Membership:
         await self._publish(await self._registration.update())
 
     async def withdraw(self) -> None:
-        """Leave the cluster, to come back by `join`: this broker acts no more from now on."""
+        """Leave the cluster, to come back by `join`: this broker acts no more when others hear it.
+
+        StoreUnavailable: nothing has happened, or this broker acts no more and may be registered.
+        """
+        ops = await self._registration.withdrawal()
         self.resign()
-        await self._registration.withdraw()
+        if ops:
+            await self._coord.multi(ops)
 
     def resign(self) -> None:
         """The session is over, or its registration: this broker may not act any more."""

@@ -115,11 +115,12 @@ class Registration:
         self.made = broker
         return broker
 
-    async def withdraw(self) -> None:
-        """Remove the node of the last registration, if it is still there."""
+    async def withdrawal(self) -> list[Op]:
+        """What removes the last registration, and an office of this broker; nothing: it is gone."""
         node = await self._coord.get(self._path)
-        if node is not None and self._decoded(node).epoch == self.epoch:
-            await self._coord.multi([Delete(self._path, node.version)])
+        if node is None or self._decoded(node).epoch != self.epoch:
+            return []
+        return [Delete(self._path, node.version), *await self._own_office()]
 
     async def _ended_life(self) -> list[Op]:
         """What removes the registration of an earlier life, if there is one."""
@@ -129,16 +130,19 @@ class Registration:
         own = self.presence.directory_id
         if own == ZERO_UUID or self._decoded(node).directory_id != own:
             raise UserError(f"node.id={self._broker_id}: another broker has this id")
-        ops: list[Op] = [Delete(self._path, node.version)]
+        return [Delete(self._path, node.version), *await self._own_office()]
+
+    async def _own_office(self) -> list[Op]:
+        """What ends the office of this broker: a later registration could not hold it."""
         controller = await self._coord.get(nodes.CONTROLLER)
-        if controller is not None:
-            try:
-                found = nodes.decode_controller(nodes.CONTROLLER, controller)
-            except nodes.BadNode:
-                return ops
-            if found.broker_id == self._broker_id:
-                ops.append(Delete(nodes.CONTROLLER, controller.version))
-        return ops
+        if controller is None:
+            return []
+        try:
+            found = nodes.decode_controller(nodes.CONTROLLER, controller)
+        except nodes.BadNode:
+            return []
+        is_own = found.broker_id == self._broker_id
+        return [Delete(nodes.CONTROLLER, controller.version)] if is_own else []
 
     def _decoded(self, node: Node) -> BrokerImage:
         try:

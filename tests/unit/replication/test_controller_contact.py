@@ -28,6 +28,12 @@ def test_more_requests_without_an_answer_do_not_start_the_time_again(contact):
     assert contact.unheard_controller(10.0, LAG_S) == EPOCH
 
 
+def test_time_in_which_nothing_was_asked_does_not_count(contact):
+    contact.unanswered(EPOCH, 60.0)
+    assert contact.unheard_controller(60.0, LAG_S) == HEARD
+    assert not contact.try_step_aside(60.0, LAG_S)
+
+
 def test_one_answer_ends_the_silence(contact):
     contact.answered()
     assert contact.is_heard

@@ -82,6 +82,8 @@ _SETTINGS_LOOK_S = 5.0
 """Between two looks at settings that cannot be read, by a broker that could take office."""
 _OFFICE_REST_S = 10.0
 """How long a broker that gave up its office leaves it to others."""
+_UNHEARD_S = 6.0
+"""How long most brokers must say that they do not hear it: who was only late is heard by then."""
 
 
 @final
@@ -130,6 +132,8 @@ class Controllership:
         """Whether it was said that this broker does not take office because of them."""
         self._kept_out: dict[int, str] = {}
         """Registered brokers that are not let in because of their software, and why."""
+        self._unheard_since: float | None = None
+        """Since when most brokers say that they do not hear this controller."""
         self._rests_until = 0.0
         """Until then it does not become the controller: the others did not hear it."""
         self._in_doubt = False
@@ -240,6 +244,7 @@ class Controllership:
         self.term = term
         self._in_doubt = True
         self._all_unserved = True
+        self._unheard_since = None
         self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
         self._has_just_come = True
         self._former_leaders.took_office(self._clock.monotonic())
@@ -263,21 +268,31 @@ class Controllership:
                 return
             try:
                 await self.settle()
-                if is_unheard(self._image):
-                    await self._give_up_office()
-                    return
                 await self._mend_internal_topics(self.term)
                 await self._store_minimums(self.term)
                 await self._elect(self.term)
                 await self._keep_up(self.term)
+                await self._maybe_give_up_office()
             except CoordConflict as conflict:
                 self.conflict(conflict)
             else:
                 return
         raise StoreUnavailable("the metadata changes too fast to be served")
 
+    async def _maybe_give_up_office(self) -> None:
+        """Let another broker be the controller if most of them get no answer from this one."""
+        now = self._clock.monotonic()
+        if not is_unheard(self._image):
+            self._unheard_since = None
+        elif self._unheard_since is None:
+            self._unheard_since = now
+            self._look_again(now + _UNHEARD_S)
+        elif now < self._unheard_since + _UNHEARD_S:
+            self._look_again(self._unheard_since + _UNHEARD_S)
+        else:
+            await self._give_up_office()
+
     async def _give_up_office(self) -> None:
-        """Let another broker be the controller: most of them get no answer from this one."""
         self._alarm("most brokers get no answer from this controller: another one takes over")
         self.step_down()
         self._rests_until = self._clock.monotonic() + _OFFICE_REST_S

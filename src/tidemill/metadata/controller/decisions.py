@@ -53,6 +53,7 @@ __all__ = [
     "draining_brokers",
     "elected",
     "is_unheard",
+    "leads_what_could_get_lost",
     "leads_what_others_could",
     "let_in",
     "live_brokers",
@@ -143,6 +144,17 @@ def leads_what_others_could(image: MetadataImage, broker_id: int) -> bool:
     return any(
         partition.leader == broker_id and not others.isdisjoint(partition.isr)
         for topic in image.topics.values()
+        for partition in topic.own_partitions
+    )
+
+
+def leads_what_could_get_lost(image: MetadataImage, broker_id: int) -> bool:
+    """Whether an unclean election would follow if this broker, which leads, went for a moment."""
+    others = live_brokers(image).electable - {broker_id}
+    return any(
+        partition.leader == broker_id and others.isdisjoint({*partition.isr, *partition.elr})
+        for topic in image.topics.values()
+        if ElectionRules.of(topic).allows_unclean
         for partition in topic.own_partitions
     )
 

@@ -25,7 +25,7 @@ from tidemill.metadata.controller.decisions import (
 from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
-from tidemill.metadata.image.metadata_image import MetadataImage
+from tidemill.metadata.image.metadata_image import BrokerImage, MetadataImage
 
 __all__ = ["PartitionChanges"]
 
@@ -63,10 +63,7 @@ class PartitionChanges:
         self, sender_id: int, sender_epoch: int, proposals: Sequence[IsrProposal], *, term: int
     ) -> list[IsrAnswer]:
         """Change in-sync sets as their leader proposes; one answer each, in order."""
-        sender = self._image.brokers.get(sender_id)
-        is_live = sender_id in live_brokers(self._image).brokers
-        if sender is None or not is_live or sender.epoch != sender_epoch:
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {sender_id} is not let in")
+        sender = self.check_sender(sender_id, sender_epoch)
         outcomes: list[PartitionChange | KafkaError] = []
         seen: set[tuple[UUID, int]] = set()
         pacer = Pacer(PARTITIONS_CHANGED_PER_SLICE)
@@ -85,6 +82,14 @@ class PartitionChanges:
         if changes:
             await self._change(changes, term=term)
         return [self._isr_answer(one) for one in outcomes]
+
+    def check_sender(self, sender_id: int, sender_epoch: int) -> BrokerImage:
+        """Who proposes; KafkaError if it is not let in, or is an earlier life."""
+        sender = self._image.brokers.get(sender_id)
+        is_live = sender_id in live_brokers(self._image).brokers
+        if sender is None or not is_live or sender.epoch != sender_epoch:
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {sender_id} is not let in")
+        return sender
 
     async def elect(
         self, partitions: Sequence[TopicPartition], *, unclean: bool, term: int

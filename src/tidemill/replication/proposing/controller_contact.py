@@ -21,6 +21,8 @@ __all__ = ["HEARD", "ControllerContact"]
 
 HEARD: Final = -1
 """Instead of the epoch of a controller that does not answer."""
+_GAP_S_MAX = 10.0
+"""Requests that are further apart say nothing of the time between them: there was no lease."""
 _FIRST_ASIDE = 2
 _ASIDE_MAX = 64
 """In lag limits: eleven minutes by default. Where nobody reaches anybody it helps no partition."""
@@ -32,6 +34,8 @@ class ControllerContact:
 
     def __init__(self) -> None:
         self._epoch = HEARD
+        self._last_at = 0.0
+        """When the last request without an answer ended."""
         self._silent_since = 0.0
         self._stood_since = 0.0
         """Since the silence began, or this broker stepped aside the last time."""
@@ -49,8 +53,9 @@ class ControllerContact:
 
     def unanswered(self, controller_epoch: int, now: float) -> None:
         """A request to the controller of this epoch had no answer, or found no way to it."""
-        if controller_epoch != self._epoch:
+        if controller_epoch != self._epoch or now - self._last_at > _GAP_S_MAX:
             self._epoch, self._silent_since, self._stood_since = controller_epoch, now, now
+        self._last_at = now
 
     def unheard_controller(self, now: float, lag_s: float) -> int:
         """The epoch of a controller that has been silent for long; else HEARD."""

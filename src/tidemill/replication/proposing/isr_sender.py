@@ -91,12 +91,14 @@ class IsrSender:
     async def attend(self, *, stands_still: bool) -> None:
         """Tell all brokers of a controller that is silent; let others lead what stands still."""
         now, lag_s = self._clock.monotonic(), self._lag_s()
-        self._cluster.report_unheard(self._contact.unheard_controller(now, lag_s))
-        controller = self._cluster.image.controller_broker_id
+        unheard = self._contact.unheard_controller(now, lag_s)
+        self._cluster.report_unheard(unheard)
+        image = self._cluster.image
+        controller = image.controller_broker_id
         # Without a controller nobody else would lead, and nobody would let this broker in again.
-        if not stands_still or controller == NO_LEADER:
+        if not stands_still or controller in (NO_LEADER, self._cluster.broker_id):
             return
-        if self._contact.try_step_aside(now, lag_s):
+        if unheard == image.controller_epoch and self._contact.try_step_aside(now, lag_s):
             log.error(
                 "the controller, broker %d, does not answer, and partitions stand still here: this "
                 "broker steps aside for a moment, so that others lead them",

@@ -12,6 +12,7 @@ from tidemill.metadata.controller import decisions
 from tidemill.metadata.controller.decisions import (
     changed_in_sync_set,
     is_unheard,
+    leads_what_could_get_lost,
     leads_what_others_could,
     let_in,
     live_brokers,
@@ -98,6 +99,27 @@ def test_what_brokers_said_of_an_earlier_controller_does_not_count():
 def test_what_fenced_brokers_say_of_the_controller_does_not_count():
     found = unheard_by(-1, 5, 5)
     assert not is_unheard(replace(found, members={0: member(0), 1: member(1)}))
+
+
+@pytest.mark.parametrize(
+    ("isr", "elr", "allows_unclean", "could"),
+    [
+        ((0,), (), True, True),
+        ((0,), (), False, False),
+        ((0, 1), (), True, False),
+        ((0,), (1,), True, False),
+        ((0, 2), (), True, True),  # broker 2 is gone
+    ],
+)
+def test_a_leader_stays_where_an_unclean_election_would_follow(isr, elr, allows_unclean, could):
+    found = image(
+        replace(partition(0, isr), elr=elr),
+        brokers=[broker(0), broker(1)],
+        members=[member(0), member(1), member(2)],
+    )
+    config = TopicConfig(unclean_leader_election_enable=allows_unclean)
+    topics = {"t": replace(found.topics["t"], config=config)}
+    assert leads_what_could_get_lost(replace(found, topics=topics), 0) is could
 
 
 def test_only_a_broker_that_is_let_in_and_whose_disk_works_is_live():
