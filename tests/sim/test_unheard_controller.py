@@ -94,6 +94,21 @@ def test_a_controller_that_was_only_busy_stays_in_office(seed):
 
 
 @SEEDS
+def test_a_controller_stays_if_the_others_take_back_what_they_said(seed):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(3)
+        controller = controller_of(bench)
+        for broker_id, broker in bench.world.up_brokers().items():
+            if broker_id != controller:
+                broker.cluster.report_unheard(1)  # their next question is answered
+        await asyncio.sleep(20)
+        assert controller_of(bench) == controller
+        assert bench.world.up_brokers()[controller].cluster.image.controller_epoch == 1
+
+    run(scenario, seed, configs=MINIMUM)
+
+
+@SEEDS
 def test_who_steps_aside_leaves_an_office_that_it_does_not_know_of(seed):
     async def scenario(bench: Bench) -> None:
         await bench.send(3)
