@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from tests.e2e.cluster_stores import BROKERS, SeveralHosts
@@ -25,6 +26,9 @@ DISK_BYTES = 128 << 20
 SICK = 1
 OFFLINE = "the data directory is offline"
 FULL = "No space left"
+REFUSED = confluent_kafka.KafkaError.KAFKA_STORAGE_ERROR
+BLOCKS_BYTES = 64 << 10
+"""More than fits into what is left of the last block of a file."""
 
 
 @pytest.fixture
@@ -67,23 +71,42 @@ def sick_disk(tmp_path: Path) -> SickDisk:
 
 
 @contextmanager
-def full(hosts: SeveralHosts, disks: list[StorageHost], *broker_ids: int) -> Iterator[None]:
-    """Each of these brokers has said that its disk is full; afterwards there is room again."""
-    logs = [hosts.brokers[broker_id].log_path for broker_id in broker_ids]
-    before = {log: len(log.read_text()) for log in logs}
+def full(
+    hosts: SeveralHosts, disks: list[StorageHost], topic: str, *broker_ids: int
+) -> Iterator[None]:
+    """Each of these brokers refuses what it cannot store; afterwards there is room again."""
     for broker_id in broker_ids:
         disks[broker_id].fill_disk()
-    for log in logs:
-        wait_until(lambda log=log: FULL in log.read_text()[before[log] :], f"{log}: not full")
+    found = partitions_of(hosts.bootstrap, topic)
+    led = {index: one.leader for index, one in found.items() if one.leader in broker_ids}
+    assert set(led.values()) == set(broker_ids)
+    assert errors_of(hosts.bootstrap, topic, led) == dict.fromkeys(led, REFUSED)
+    for broker_id in broker_ids:
+        assert FULL in hosts.brokers[broker_id].log_path.read_text()
     yield
     for broker_id in broker_ids:
         disks[broker_id].free_disk()
 
 
+def errors_of(bootstrap: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """What a record is answered with that needs new blocks, and no follower to be acknowledged."""
+    options = {"bootstrap.servers": bootstrap, "acks": 1, "retries": 0}
+    producer = confluent_kafka.Producer(options)
+    errors: dict[int, int] = {}
+
+    def settle(error: confluent_kafka.KafkaError | None, sent: confluent_kafka.Message) -> None:
+        errors[sent.partition()] = error.code() if error else 0
+
+    for partition in partitions:
+        producer.produce(topic, b"x" * BLOCKS_BYTES, partition=partition, on_delivery=settle)
+    producer.flush()
+    return errors
+
+
 def test_R12_I1_I28_disks_that_are_full_and_freed_again_lose_nothing(disk_hosts, disks, topic):
     with Work(disk_hosts.bootstrap, topic) as work:
         one = partitions_of(disk_hosts.bootstrap, topic)[0].leader
-        with full(disk_hosts, disks, one):
+        with full(disk_hosts, disks, topic, one):
             for index, partition in partitions_of(disk_hosts.bootstrap, topic).items():
                 if partition.leader != one:  # goes on without it
                     Confluent().produce(
@@ -91,7 +114,7 @@ def test_R12_I1_I28_disks_that_are_full_and_freed_again_lose_nothing(disk_hosts,
                     )
         work.goes_on()
         wait_in_sync(disk_hosts.bootstrap, topic, set(range(BROKERS)))
-        with full(disk_hosts, disks, *range(BROKERS)):
+        with full(disk_hosts, disks, topic, *range(BROKERS)):
             pass
         work.goes_on()
         wait_in_sync(disk_hosts.bootstrap, topic, set(range(BROKERS)))
