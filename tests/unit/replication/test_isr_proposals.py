@@ -82,6 +82,22 @@ def test_H13_all_proposals_of_a_broker_go_out_in_one_request(run):
     assert len(bench.controller.requests) == 1
 
 
+def test_a_change_is_logged_also_if_the_image_brings_it_before_the_answer(run, caplog):
+    bench = Bench()
+    bench.catch_up(0)
+
+    async def alter_isr(proposals: Sequence[IsrProposal]) -> list[IsrAnswer]:
+        changed = image(isr=(OWN, SECOND), version=1)
+        bench.place.put(topic(changed, image(), image()))
+        return [accepted()]
+
+    with caplog.at_level("INFO", isr_proposals.__name__):
+        run(IsrProposals(bench.place.replicas, alter_isr, clock=bench.place.clock).look())
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{bench.partitions[0].name}: in sync ({OWN},) -> ({OWN}, {SECOND})"
+    ]
+
+
 def test_what_one_request_has_no_room_for_goes_out_first_in_the_next(run, monkeypatch):
     """A request with more elements than brokers read would never be answered."""
     monkeypatch.setattr(isr_proposals, "ISR_PROPOSALS_MAX", 2)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, final
+from typing import NamedTuple, Protocol, final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
@@ -66,6 +66,15 @@ REQUEST_INTERVAL_S = 0.01
 """At most a hundred requests per second, however many followers catch up."""
 
 
+class _Sent(NamedTuple):
+    """A proposal that waits for its answer."""
+
+    partition: Partition
+    proposal: IsrProposal
+    before: tuple[int, ...]
+    """The in-sync set when it was made: the image may bring the new one before the answer does."""
+
+
 @final
 class IsrProposals:
     """The loop that keeps the in-sync sets of all led partitions in line with their followers."""
@@ -113,20 +122,20 @@ class IsrProposals:
         await self._propose(sent)
         await self._line.attend(stands_still=bool(sent) or self._below_minimum)
 
-    async def _propose(self, sent: Sequence[tuple[Partition, IsrProposal]]) -> None:
+    async def _propose(self, sent: Sequence[_Sent]) -> None:
         try:
-            answers = await self._ask([proposal for _, proposal in sent])
+            answers = await self._ask([one.proposal for one in sent])
         except (KafkaError, StoreUnavailable) as error:
             if sent:
                 log.warning("%d changes of in-sync sets are in doubt: %s", len(sent), error)
             answers = ()
         pacer = Pacer(PARTITIONS_PER_SLICE)
-        for index, (partition, proposal) in enumerate(sent):
+        for index, one in enumerate(sent):
             await pacer.step()
             if index < len(answers):
-                _take_answer(partition, proposal, answers[index])
+                _take_answer(one, answers[index])
             else:
-                partition.isr_unanswered(proposal)
+                one.partition.isr_unanswered(one.proposal)
         if answers and self._first:
             self._wakeup.set()
 
@@ -158,9 +167,9 @@ class IsrProposals:
             await pacer.step()
             partition.review_marks(now=self._clock.monotonic())
 
-    async def _collect(self) -> list[tuple[Partition, IsrProposal]]:
+    async def _collect(self) -> list[_Sent]:
         """At most one proposal for each partition."""
-        sent: list[tuple[Partition, IsrProposal]] = []
+        sent: list[_Sent] = []
         pacer = Pacer(PARTITIONS_PER_SLICE)
         partitions = list(self._replicas)
         first, self._first = self._first, 0
@@ -178,14 +187,14 @@ class IsrProposals:
                 continue
             proposal = partition.try_propose_isr(now=now)
             if proposal is not None:
-                sent.append((partition, proposal))
+                sent.append(_Sent(partition, proposal, partition.isr))
         return sent
 
 
-def _take_answer(partition: Partition, proposal: IsrProposal, answer: IsrAnswer) -> None:
-    before = partition.isr
-    partition.isr_answered(proposal, answer.code, answer.state)
+def _take_answer(sent: _Sent, answer: IsrAnswer) -> None:
+    partition = sent.partition
+    partition.isr_answered(sent.proposal, answer.code, answer.state)
     if answer.code is not ErrorCode.NONE:
         log.info("%s: in-sync set not changed: %s", partition.name, answer.code.name)
-    elif partition.isr != before:
-        log.info("%s: in sync %s -> %s", partition.name, before, partition.isr)
+    elif partition.isr != sent.before:
+        log.info("%s: in sync %s -> %s", partition.name, sent.before, partition.isr)
