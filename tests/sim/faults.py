@@ -61,9 +61,17 @@ ALL_KINDS = (
     "return_cut_off",
     "rot",
     "early_shrink",
+    "deaf_cluster",
     OTHER_VERSION,
 )
-NAMED_KINDS = ("pause_with_mail", "return_cut_off", "rot", "early_shrink", OTHER_VERSION)
+NAMED_KINDS = (
+    "pause_with_mail",
+    "return_cut_off",
+    "rot",
+    "early_shrink",
+    "deaf_cluster",
+    OTHER_VERSION,
+)
 """Only where a run names them: the seeds of before keep what they draw."""
 STALE_READS = "stale_reads"
 """Not a fault: clients that ask former leaders, too, during the whole run."""
@@ -86,6 +94,8 @@ ANSWERED_WITHIN_S = 0.55
 """A little longer than a fetch of a follower waits for records."""
 FULL_DISK_ROOM_BYTES = 4_000
 MENDED_WITHIN_S = 600
+UNHEARD_S = 20.0
+"""A lag limit, until the others say so, and then the patience of the controller."""
 FLUSH_S = 1.0
 """So long that records are readable and not flushed when the power goes."""
 
@@ -157,6 +167,7 @@ class Faults:
             "delete_records": self._delete_records,
             "reassign": self._reassign,
             "drain": partial(self._drain, broker_id),
+            "deaf_cluster": self._deaf_cluster,
         }
         if kind in of_all:
             await of_all[kind]()
@@ -310,6 +321,22 @@ class Faults:
         for other in others:
             self._world.net.heal(name, other)
             self._world.net.heal(other, name)
+
+    async def _deaf_cluster(self) -> None:
+        """Nobody hears the controller, for longer than it is believed; it reaches the store."""
+        running = self._world.up_brokers()
+        offices = [one for one in self._free & running.keys() if running[one].cluster.is_controller]
+        for broker_id in offices[:1]:
+            self._free.discard(broker_id)
+            name = host_name(broker_id)
+            others = [host_name(other) for other in self._brokers if other != broker_id]
+            for other in others:
+                self._world.net.cut(name, other)
+            await asyncio.sleep(UNHEARD_S)
+            await self._pause(30.0)
+            for other in others:
+                self._world.net.heal(name, other)
+            self._free.add(broker_id)
 
     # --- the store -------------------------------------------------------------------------------
 

@@ -26,6 +26,18 @@ from tests.sim.test_owner_lease import (
 from tests.sim.test_owner_lease import (
     test_I8_I15_a_leader_without_the_store_neither_reads_nor_appends_for_clients as asks_a_zombie,
 )
+from tests.sim.test_unheard_controller import (
+    test_a_controller_stays_if_the_others_take_back_what_they_said as takes_back,
+)
+from tests.sim.test_unheard_controller import (
+    test_a_controller_that_no_other_broker_hears_gives_up_its_office as cuts_off_the_controller,
+)
+from tests.sim.test_unheard_controller import (
+    test_a_leader_that_alone_does_not_hear_the_controller_lets_another_lead as cuts_off_a_leader,
+)
+from tests.sim.test_unheard_controller import (
+    test_who_steps_aside_leaves_an_office_that_it_does_not_know_of as steps_aside,
+)
 from tests.support.planted_bugs import find_planted
 
 __all__ = ["STORIES", "find_in_story"]
@@ -42,6 +54,11 @@ STORIES: dict[str, Callable[[], object]] = {
     "silent replica lacks it": partial(restarts_with_damage, SEED),
     "follower with a hole gets in sync": partial(recovers_with_damage, SEED),
     "mend goes on after a cut": cuts_meanwhile,
+    "unheard controller stays": partial(cuts_off_the_controller, SEED, leads=True),
+    "one broker ends an office": partial(cuts_off_a_leader, SEED),
+    "office given up at once": partial(takes_back, SEED),
+    "office kept aside": partial(steps_aside, SEED),
+    "nobody steps aside": partial(cuts_off_a_leader, SEED),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.replicas import eventually, replica
 from tests.sim.three_brokers import IDS, ORDERS, SEEDS, Bench, run
-from tidemill.client.admin.cluster_admin import elect_leaders
+from tidemill.client.admin.cluster_admin import elect_leaders, take_cluster_snapshot
 from tidemill.client.admin.replica_admin import reassign
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.core.ids import TopicPartition
@@ -26,8 +26,11 @@ def controller_of(bench: Bench, among=IDS) -> int:
 
 
 async def send_soon(bench: Bench, count: int) -> None:
-    async with asyncio.timeout(SOON_S):
-        await bench.send(count)
+    try:
+        async with asyncio.timeout(SOON_S):
+            await bench.send(count)
+    except TimeoutError:
+        raise AssertionError("the partition stands still") from None
 
 
 async def heal_and_check(bench: Bench) -> None:
@@ -70,6 +73,23 @@ def test_a_leader_that_alone_does_not_hear_the_controller_lets_another_lead(seed
         await send_soon(bench, 5)
         assert controller_of(bench) == controller
         assert bench.leader != leader
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs=MINIMUM)
+
+
+@SEEDS
+def test_administrators_are_told_who_does_not_hear_the_controller(seed):
+    async def scenario(bench: Bench) -> None:
+        controller = controller_of(bench)
+        deaf, other = (one for one in IDS if one != controller)
+        await let_lead(bench, other)
+        bench.world.net.isolate(host_name(deaf), [host_name(controller)])
+        snapshot = await take_cluster_snapshot(bench.cluster)
+        assert snapshot.unhearing == frozenset()
+        await asyncio.sleep(SOON_S)
+        snapshot = await take_cluster_snapshot(bench.cluster)
+        assert snapshot.unhearing == {deaf}
         await heal_and_check(bench)
 
     run(scenario, seed, configs=MINIMUM)

@@ -48,7 +48,9 @@ EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
     ],
     # Why a broker is not let in, if only a person can change that.
     ("DescribeClusterResponse", "DescribeClusterBroker"): [
-        _tagged("KeptOutBecause", "string", 0, 10000, default="")
+        _tagged("KeptOutBecause", "string", 0, 10000, default=""),
+        # Whether it reaches the store and gets no answer from the controller.
+        _tagged("HearsNoController", "bool", 0, 10001, default="false"),
     ],
     # Where a log ends; and of a cut that the replica refuses, where, what was committed, and when.
     ("DescribeLogDirsResponse", "DescribeLogDirsPartition"): [

@@ -135,6 +135,12 @@ class ClusterHealth:
         elif row.broker_id in self._snapshot.fenced:
             waits = f"broker {row.broker_id} waits until the controller lets it in"
             yield self._snapshot.fenced[row.broker_id] or waits
+        elif row.broker_id in self._snapshot.unhearing:
+            yield (
+                f"broker {row.broker_id} gets no answer from the controller, broker "
+                f"{self._snapshot.controller_id}: look at the network between their INTERNAL "
+                "addresses"
+            )
         elif row.broker_id in self._snapshot.draining:
             left = f"{held} are still there" if row.replicas else "it is empty and may be stopped"
             yield f"broker {row.broker_id} is being drained: {left}"
@@ -175,6 +181,7 @@ def cluster_facts(snapshot: ClusterSnapshot) -> dict[str, Any]:
         "under_replicated": [str(name) for name in health.under_replicated],
         "not_preferred": [str(name) for name in health.not_preferred],
         "silent": sorted(snapshot.silent),
+        "unhearing": sorted(snapshot.unhearing),
         "fenced": sorted(snapshot.fenced),
         "kept_out": [
             {"broker": broker_id, "because": why}

@@ -128,6 +128,15 @@ def test_moves_drained_and_fenced_brokers_are_told():
     assert cluster_facts(moving)["moves"][0]["adding"] == (1,)
 
 
+def test_a_broker_that_does_not_hear_the_controller_is_told():
+    found = replace(snapshot(partition(0, 0, [0, 1, 2])), unhearing=frozenset({1}))
+    assert list(ClusterHealth(found).sentences()) == [
+        "broker 1 gets no answer from the controller, broker 0: look at the network between their "
+        "INTERNAL addresses"
+    ]
+    assert cluster_facts(found)["unhearing"] == [1]
+
+
 def test_a_replica_that_is_still_copied_is_no_sign_of_trouble():
     growing = replace(
         snapshot(partition(0, 0, [0, 1])),

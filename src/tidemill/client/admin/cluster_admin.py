@@ -11,7 +11,7 @@ from tidemill.client.admin.repair_admin import LogConflict
 from tidemill.client.admin.replica_admin import (
     Reassignment,
     ask_draining,
-    list_fenced,
+    ask_standings,
     list_reassignments,
 )
 from tidemill.client.admin.view_admin import ViewAdmin
@@ -48,6 +48,8 @@ class ClusterSnapshot:
     draining: frozenset[int] = frozenset()
     silent: frozenset[int] = frozenset()
     """Registered brokers that do not answer: dead, with a session that has not ended yet."""
+    unhearing: frozenset[int] = frozenset()
+    """Brokers that get no answer from the controller, as they say in the store."""
     views: Mapping[str, str] = field(default_factory=dict)
     """The names of views, with those of their bases."""
     conflicts: Sequence[LogConflict] = ()
@@ -77,15 +79,17 @@ async def take_cluster_snapshot(cluster: ClusterClient) -> ClusterSnapshot:
     drained = await ask_draining(cluster, broker_ids)
     silent = frozenset(one for one, answer in drained.items() if answer is None)
     deaf = known.controller_id in silent or known.controller_id not in known.brokers
+    standings = await ask_standings(cluster)
     return ClusterSnapshot(
         known.cluster_id or "",
         known.controller_id,
         [known.brokers[one] for one in broker_ids],
         sorted(topics, key=lambda topic: topic.name),
         await list_reassignments(cluster, from_any=deaf),
-        await list_fenced(cluster),
+        standings.fenced,
         frozenset(one for one, answer in drained.items() if answer),
         silent,
+        standings.unhearing,
         views,
         levels=await finalized_levels(cluster),
     )

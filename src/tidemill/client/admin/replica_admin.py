@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import ClientError, check, error_code, single_result
@@ -42,9 +42,10 @@ from tidemill.wire.generated.unregister_broker import (
 )
 
 __all__ = [
+    "BrokerStandings",
     "Reassignment",
     "ask_draining",
-    "list_fenced",
+    "ask_standings",
     "list_reassignments",
     "reassign",
     "set_draining",
@@ -170,15 +171,28 @@ async def _ask_draining(cluster: ClusterClient, broker_id: int) -> bool | None:
     return [config.value for one in response.results for config in one.configs] == ["true"]
 
 
-async def list_fenced(cluster: ClusterClient) -> dict[int, str]:
-    """Brokers that are registered, but that the controller has not let in.
+@final
+class BrokerStandings(NamedTuple):
+    """Registered brokers with which something is wrong."""
+
+    fenced: dict[int, str]
+    """Those that the controller has not let in.
 
     With the sentence that says why their software keeps them out, or an empty one.
     """
+    unhearing: frozenset[int]
+    """Those that get no answer from the controller."""
+
+
+async def ask_standings(cluster: ClusterClient) -> BrokerStandings:
+    """What a broker that answers knows of all that are registered. Raises KafkaError."""
     request = DescribeClusterRequest(include_fenced_brokers=True)
     response = await cluster.ask_any(request, DescribeClusterResponse)
     check(response.error_code, response.error_message or "the cluster is not described")
-    return {one.broker_id: one.kept_out_because for one in response.brokers if one.is_fenced}
+    return BrokerStandings(
+        {one.broker_id: one.kept_out_because for one in response.brokers if one.is_fenced},
+        frozenset(one.broker_id for one in response.brokers if one.hears_no_controller),
+    )
 
 
 async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemill.core.ids import NO_LEADER
+from tidemill.metadata.controller.decisions import is_unheard, unhearing_brokers
 from tidemill.metadata.controller.log_ends import LogEnds
 from tidemill.metadata.image.metadata_image import PartitionImage, Return
 from tidemill.testing.mutants.planting import Function, mutant
@@ -16,6 +17,7 @@ _ELECTION = "tidemill.metadata.controller.election"
 _LOG_ENDS = "tidemill.metadata.controller.log_ends"
 _DECISIONS = "tidemill.metadata.controller.decisions"
 _REASSIGNMENT = "tidemill.metadata.controller.reassignment"
+_CONTROLLERSHIP = "tidemill.metadata.controller.controllership"
 _FORMER_LEADERS = "tidemill.metadata.controller.former_leaders:FormerLeaders"
 
 
@@ -142,7 +144,7 @@ def _ends_early(original: Function) -> Function:
     return advanced
 
 
-@mutant("storm counted dead", "tidemill.metadata.controller.controllership:Controllership._awaited")
+@mutant("storm counted dead", f"{_CONTROLLERSHIP}:Controllership._awaited")
 def _storm_counted_dead(_original: Function) -> Function:
     return lambda _controllership, _image: frozenset()
 
@@ -165,3 +167,38 @@ def _bad_page_ignored(_original: Function) -> Function:
         for index, partition in enumerate(topic.own_partitions)
         if cluster.broker_id in partition.replicas
     }
+
+
+@mutant("unheard controller stays", f"{_CONTROLLERSHIP}:is_unheard")
+def _unheard_stays(_original: Function) -> Function:
+    return lambda _image: False
+
+
+@mutant("one broker ends an office", f"{_CONTROLLERSHIP}:is_unheard")
+def _one_ends_an_office(_original: Function) -> Function:
+    return lambda image: bool(unhearing_brokers(image))
+
+
+@mutant("office given up at once", f"{_CONTROLLERSHIP}:Controllership._maybe_give_up_office")
+def _given_up_at_once(_original: Function) -> Function:
+    async def give_up(controllership: Function) -> None:
+        if is_unheard(controllership._image):
+            await controllership._give_up_office()
+
+    return give_up
+
+
+@mutant("office kept aside", "tidemill.metadata.registration:Registration._own_office")
+def _office_kept(_original: Function) -> Function:
+    async def own_office(_registration: Function) -> list[Function]:
+        return []
+
+    return own_office
+
+
+@mutant(
+    "nobody steps aside",
+    "tidemill.replication.proposing.controller_contact:ControllerContact.try_step_aside",
+)
+def _nobody_steps_aside(_original: Function) -> Function:
+    return lambda _contact, _now, _lag_s: False

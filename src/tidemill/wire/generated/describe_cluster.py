@@ -89,6 +89,7 @@ class DescribeClusterRequest(Message):
 class DescribeClusterBroker(Message):
     __slots__ = (
         "broker_id",
+        "hears_no_controller",
         "host",
         "is_fenced",
         "kept_out_because",
@@ -105,6 +106,7 @@ class DescribeClusterBroker(Message):
         rack: str | None = None,
         is_fenced: bool = False,
         kept_out_because: str = "",
+        hears_no_controller: bool = False,
     ) -> None:
         self.broker_id = broker_id
         self.host = host
@@ -112,11 +114,13 @@ class DescribeClusterBroker(Message):
         self.rack = rack
         self.is_fenced = is_fenced
         self.kept_out_because = kept_out_because
+        self.hears_no_controller = hears_no_controller
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
         self = _new(cls)
         self.kept_out_because = ""
+        self.hears_no_controller = False
         (self.broker_id,) = r.fixed(_i)
         self.host = r.compact_string()
         (self.port,) = r.fixed(_i)
@@ -130,6 +134,8 @@ class DescribeClusterBroker(Message):
             tag, end = r.tag(tag)
             if tag == 10000:
                 self.kept_out_because = r.compact_string()
+            elif tag == 10001:
+                (self.hears_no_controller,) = r.fixed(_t)
             else:
                 r.pos = end
             r.end_tag(end)
@@ -146,11 +152,14 @@ class DescribeClusterBroker(Message):
         if version >= 2:
             buf += _t.pack(self.is_fenced)
         has_kept_out_because = bool(self.kept_out_because)
-        buf.append(has_kept_out_because)
+        has_hears_no_controller = bool(self.hears_no_controller)
+        buf.append(has_kept_out_because + has_hears_no_controller)
         if has_kept_out_because:
             value = Writer()
             value.compact_string(self.kept_out_because)
             w.tagged(10000, value)
+        if has_hears_no_controller:
+            buf += b"\x91N\x01" + _t.pack(self.hears_no_controller)
 
 
 @final
