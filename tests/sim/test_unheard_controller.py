@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,10 +12,14 @@ from tests.sim.three_brokers import IDS, ORDERS, SEEDS, Bench, run
 from tidemill.client.admin.cluster_admin import elect_leaders, take_cluster_snapshot
 from tidemill.client.admin.replica_admin import reassign
 from tidemill.client.admin.topic_admin import Admin
+from tidemill.core.errors import StoreUnavailable
 from tidemill.core.ids import TopicPartition
+from tidemill.metadata.store.coord import Op
+from tidemill.testing.sim.coord import SimCoord
 from tidemill.testing.sim.world import host_name
 
 MINIMUM = {"min.insync.replicas": "2"}
+UNCLEAN = {"unclean.leader.election.enable": "true"}
 ALONE = TopicPartition("alone", 0)
 SOON_S = 60.0
 """Within one lag limit a controller is doubted; a leader steps aside two after that."""
@@ -31,6 +36,17 @@ async def send_soon(bench: Bench, count: int) -> None:
             await bench.send(count)
     except TimeoutError:
         raise AssertionError("the partition stands still") from None
+
+
+def come_late(session: SimCoord, late_s: float) -> None:
+    """The next multi is not answered, and done after the client has gone on."""
+
+    async def multi(ops: Sequence[Op]) -> None:
+        del session.multi
+        session._on_server(late_s, session._come_late, ops, session._session_number)
+        raise StoreUnavailable("no answer")
+
+    session.multi = multi
 
 
 async def heal_and_check(bench: Bench) -> None:
@@ -138,6 +154,46 @@ def test_who_steps_aside_leaves_an_office_that_it_does_not_know_of(seed):
         await eventually(
             lambda: any(one.cluster.is_controller for one in bench.world.up_brokers().values())
         )
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs=MINIMUM)
+
+
+@SEEDS
+def test_R9_nobody_steps_aside_whose_last_follower_dies_meanwhile(seed):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(3)
+        controller = controller_of(bench)
+        leader, behind = (one for one in IDS if one != controller)
+        await let_lead(bench, leader)
+        bench.world.net.isolate(host_name(leader), [host_name(behind)])
+        await bench.send(5)  # acknowledged by two
+        cluster = bench.world.up_brokers()[leader].cluster
+        async with cluster._lock:  # as during a slow read of the store
+            aside = asyncio.create_task(bench.world.on_host(leader, cluster.step_aside()))
+            await asyncio.sleep(0.01)
+            bench.world.crash(controller)
+            bench.world.session(controller).expire()
+            await asyncio.sleep(2)
+        await aside
+        assert replica(bench.world, leader, ORDERS).is_leader
+        await bench.world.restart(controller)
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs={**UNCLEAN, "min.insync.replicas": "1"})
+
+
+@SEEDS
+def test_I8_a_withdrawal_that_comes_late_does_not_remove_the_next_registration(seed):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(3)
+        controller = controller_of(bench)
+        leader = (controller + 1) % 3
+        await let_lead(bench, leader)
+        come_late(bench.world.session(leader), 0.9)
+        await bench.world.up_brokers()[leader].cluster.step_aside()
+        await asyncio.sleep(SOON_S)
+        assert leader in bench.world.up_brokers()[controller].cluster.image.brokers
         await heal_and_check(bench)
 
     run(scenario, seed, configs=MINIMUM)

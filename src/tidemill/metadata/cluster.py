@@ -315,16 +315,11 @@ class Cluster:
 
     async def step_aside(self) -> None:
         """Let others lead what they can lead, as if this broker had died; then come back."""
-        if leads_what_could_get_lost(self.image, self.broker_id):
-            self._alarm("this broker does not step aside: others would lead with fewer records")
-            return
         self._is_aside = True
         try:
             async with asyncio.timeout(_ASIDE_S_MAX):
-                async with self._lock:
-                    self._controller.step_down()
-                    await self._membership.withdraw()
-                await self._wait_leads_nothing()
+                if await self._try_withdraw():
+                    await self._wait_leads_nothing()
         except TimeoutError:
             self._alarm("others did not take over what this broker led: it comes back all the same")
         except (CoordConflict, StoreUnavailable) as error:
@@ -332,6 +327,17 @@ class Cluster:
         finally:
             self._is_aside = False
             self._keeper.wakeup.set()
+
+    async def _try_withdraw(self) -> bool:
+        """Leave the cluster unless an unclean election would follow, as the store says now."""
+        async with self._lock:
+            await self._keeper.load(newest=True)
+            if leads_what_could_get_lost(self.image, self.broker_id):
+                self._alarm("this broker does not step aside: others would lead with fewer records")
+                return False
+            self._controller.step_down()
+            await self._membership.withdraw()
+            return True
 
     async def _wait_leads_nothing(self) -> None:
         def leads() -> bool:

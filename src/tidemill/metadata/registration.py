@@ -23,7 +23,7 @@ from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX
 from tidemill.metadata.features.feature_levels import Software
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import BrokerImage
-from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Delete, Node, Op, Put
+from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Delete, Node, Op, Put
 
 __all__ = ["Presence", "Registration", "read_counter"]
 
@@ -116,11 +116,19 @@ class Registration:
         return broker
 
     async def withdrawal(self) -> list[Op]:
-        """What removes the last registration, and an office of this broker; nothing: it is gone."""
+        """What removes the last registration, and an office of this broker; nothing: it is gone.
+
+        If it comes late, it must not remove the next one, whose node has the same version again.
+        """
+        _, version = await read_counter(self._coord, nodes.BROKER_EPOCH)
         node = await self._coord.get(self._path)
         if node is None or self._decoded(node).epoch != self.epoch:
             return []
-        return [Delete(self._path, node.version), *await self._own_office()]
+        return [
+            Check(nodes.BROKER_EPOCH, version),
+            Delete(self._path, node.version),
+            *await self._own_office(),
+        ]
 
     async def _ended_life(self) -> list[Op]:
         """What removes the registration of an earlier life, if there is one."""

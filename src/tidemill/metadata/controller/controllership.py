@@ -289,17 +289,18 @@ class Controllership:
             self._look_again(now + _UNHEARD_S)
         elif now < self._unheard_since + _UNHEARD_S:
             self._look_again(self._unheard_since + _UNHEARD_S)
-        else:
-            await self._give_up_office()
+        elif self.term is not None:
+            await self._give_up_office(self.term)
 
-    async def _give_up_office(self) -> None:
+    async def _give_up_office(self, term: int) -> None:
         self._alarm("most brokers get no answer from this controller: another one takes over")
         self.step_down()
         self._rests_until = self._clock.monotonic() + _OFFICE_REST_S
         self._keeper.mark(ALL)
         node = await self._coord.get(nodes.CONTROLLER, newest=True)
         if node is not None and self._is_own_office(node):
-            await self._coord.multi([Delete(nodes.CONTROLLER, node.version)])
+            own = Check(nodes.CONTROLLER_EPOCH, term)  # a late delete must not meet a successor
+            await self._coord.multi([own, Delete(nodes.CONTROLLER, node.version)])
 
     def _is_own_office(self, node: Node) -> bool:
         try:

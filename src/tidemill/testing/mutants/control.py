@@ -183,7 +183,7 @@ def _one_ends_an_office(_original: Function) -> Function:
 def _given_up_at_once(_original: Function) -> Function:
     async def give_up(controllership: Function) -> None:
         if is_unheard(controllership._image):
-            await controllership._give_up_office()
+            await controllership._give_up_office(controllership.term)
 
     return give_up
 
