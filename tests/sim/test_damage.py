@@ -9,10 +9,11 @@ import pytest
 from tests.sim.clients import drain
 from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
 from tests.sim.three_brokers import IDS, ORDERS, SEEDS, Bench, run
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
 from tidemill.testing.sim.disk import SimDisk
+from tidemill.testing.sim.disk_file import SimFile
 
 RECORDS = 200
 
@@ -66,6 +67,41 @@ def test_I17_a_followers_damaged_segment_is_mended_from_its_leader(seed, at):
         await verify(bench)
 
     run(scenario, seed)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.9999])
+@pytest.mark.parametrize("leads", [True, False])
+def test_I17_a_sector_that_cannot_be_read_is_mended_if_it_was_never_read_before(
+    leads, at, monkeypatch
+):
+    async def scenario(bench: Bench) -> None:
+        await bench.send(RECORDS)
+        for broker_id in IDS:  # nothing knows the segment's index
+            await bench.world.stop_broker(broker_id)
+            await bench.world.start_broker(broker_id)
+        await eventually(lambda: replicas_agree(bench.world, IDS, ORDERS))
+        broker_id = bench.leader if leads else bench.followers[0]
+        segment = closed(bench, broker_id)
+        _make_unreadable(monkeypatch, segment, at=int(segment.size_bytes * at))
+        bench.world.broker(broker_id).directory.doubt([segment.path])
+        await mended(bench, broker_id)
+        await verify(bench)
+
+    run(scenario, 0)
+
+
+def _make_unreadable(monkeypatch: pytest.MonkeyPatch, segment: Segment, *, at: int) -> None:
+    """The medium has lost this byte of the segment's file, whoever opens it."""
+    file = segment.file()
+    assert isinstance(file, SimFile)
+    lost, pread = file._file, SimFile.pread
+
+    def try_pread(self: SimFile, size: int, position: int) -> bytes:
+        if self._file is lost and position <= at < position + size:
+            raise StorageFault("input/output error")
+        return pread(self, size, position)
+
+    monkeypatch.setattr(SimFile, "pread", try_pread)
 
 
 @SEEDS

@@ -6,7 +6,7 @@ thread. After each step the loop waits as long as the step took, so that compact
 half a core, and longer where the byte rate demands it.
 
 Leaders and followers clean their own logs: compaction is not replicated. A log with damage is not
-cleaned until the mender has replaced it.
+cleaned until the mender has replaced it, or no replica has it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tidemill.storage.compaction.cleanable import Cleanable, try_find_cleanable
 from tidemill.storage.compaction.cleaning import Compaction
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.rewriting.new_segment import LogChanged
@@ -58,6 +59,7 @@ class Cleaner:
         telemetry: Telemetry,
         config: LiveConfig,
         log_changes: asyncio.Lock,
+        room: DiskRoom | None = None,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -68,6 +70,7 @@ class Cleaner:
         self._config = config
         self._pause = LivePause(config, lambda now: now.log_cleaner_backoff_ms)
         self._log_changes = log_changes
+        self._room = room or DiskRoom()
         self._damaged: dict[FilePartitionLog, float] = {}
         """Until when a log is left alone, so that the mender can look at it; monotonic time."""
         self._holds_logs = False
@@ -100,7 +103,7 @@ class Cleaner:
         candidates: list[_Candidate] = []
         for name, log_ in logs.items():
             partition = self._replicas.find(*name)
-            is_damaged = bool(log_.damage) or log_ in self._damaged
+            is_damaged = log_.damage.is_open or log_ in self._damaged
             if partition is not None and log_.config.compacts and not is_damaged:
                 candidates.append((log_, partition.compactable_offset()))
         now_ms = self._clock.wall_ms()
@@ -129,6 +132,7 @@ class Cleaner:
             secret=self._rng.uuid().int,
             dedupe_buffer_bytes=self._config.current.log_cleaner_dedupe_buffer_size,
             now_ms=self._clock.wall_ms(),
+            take_room=self._room.take_for_own,
         )
         if found.log.is_being_rewritten:
             return False

@@ -99,10 +99,13 @@ class MendAttempts:
         self._cuts_before = log_.cuts
 
     async def survey(self) -> list[Hole]:
-        """What is missing in the segment."""
-        async with self._begun(_Way.TAKE_HOLES) as mend:
-            await self._walk(mend, _skip)
-            return mend.holes
+        """What is missing in the segment; from now on the log knows whether it has gaps."""
+        while True:
+            async with self._begun(_Way.TAKE_HOLES) as mend:
+                await self._walk(mend, _skip)
+            if self._log.may_have_gaps or not mend.shows_gaps:
+                return mend.holes
+            self._log.has_shown_gaps = True
 
     async def fill_gaps(self, sources: Sequence[int], note_lost: NoteLost) -> bool:
         """Take each batch from whoever has it; what nobody has is lost. False: not yet.

@@ -19,9 +19,11 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.state.log_damage import DamagedRange
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.upkeep import cleaner as cleaner_module
@@ -39,6 +41,7 @@ class Place:
         self.limits: dict[tuple[str, int], int] = {}
         self.telemetry = Telemetry()
         self.log_changes = asyncio.Lock()
+        self.room = DiskRoom()
         self.cleaner = Cleaner(
             self.disk,
             self.directory,
@@ -48,6 +51,7 @@ class Place:
             telemetry=self.telemetry,
             config=LiveConfig(broker_config(flags=settings)),
             log_changes=self.log_changes,
+            room=self.room,
         )
 
     def find(self, topic: str, index: int) -> SimpleNamespace:
@@ -132,6 +136,16 @@ def test_I35_nothing_above_the_partitions_mark_is_cleaned():
     assert len(values(log)) == 10
 
 
+def test_a_log_is_cleaned_although_no_replica_has_some_of_it():
+    place = Place()
+    log = place.log()
+    log.damage.note(DamagedRange(1, 2))
+    assert not place.clean()
+    log.damage.give_up(DamagedRange(1, 2))
+    assert place.clean()
+    assert log.damage.given_up == [DamagedRange(1, 2)]
+
+
 def test_a_damaged_log_is_reported_once_and_others_are_cleaned(
     caplog,
 ):
@@ -157,6 +171,20 @@ def test_a_full_disk_stops_a_cleaning_and_nothing_else():
     assert place.directory.failure is None
     place.disk.set_capacity(None)
     assert place.clean()
+    assert values(log) == [b"9"]
+
+
+def test_R12_compaction_leaves_half_of_the_reserve():
+    place = Place()
+    log = place.log()
+    names = place.disk.list_names(log.directory)
+    for free_bytes, cleans in ((50, False), (51 + 4096, True)):
+        place.room.end_look(
+            place.room.begin_look(), total_bytes=1 << 30, free_bytes=free_bytes, reserve_bytes=100
+        )
+        assert place.clean() is cleans
+        if not cleans:
+            assert place.disk.list_names(log.directory) == names
     assert values(log) == [b"9"]
 
 

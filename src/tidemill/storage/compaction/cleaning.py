@@ -32,7 +32,7 @@ the loop and takes no longer than a few renames. It may be abandoned after any s
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import final
 
@@ -66,14 +66,19 @@ class Compaction:
         secret: int,
         dedupe_buffer_bytes: int,
         now_ms: int,
+        take_room: Callable[[int], None] = lambda _size_bytes: None,
     ) -> None:
-        """`segments` are `log.compactable_segments`; `secret` has 128 bits."""
+        """`segments` are `log.compactable_segments`; `secret` has 128 bits.
+
+        `take_room` is told how much a step has written, and may raise DiskFull.
+        """
         self._disk = disk
         self._log = log
         self._segments = list(segments)
         self._secret = secret
         self._dedupe_buffer_bytes = dedupe_buffer_bytes
         self._now_ms = now_ms
+        self._take_room = take_room
         self._cuts = log.cuts
         self.is_committing = False
         """From the sync of a new segment until it is in place: a fault then is the disk's own."""
@@ -165,9 +170,11 @@ class Compaction:
         )
         try:
             while not work.is_done:
+                written = work.new.size_bytes
                 yield work.run_slice
                 self.bytes_read += work.slice_bytes
                 self._check_unchanged()
+                self._take_room(work.new.size_bytes - written)
             self.records_dropped += work.records_dropped
             self.segments_cleaned += len(group)
             if len(group) > 1 or work.has_changed:

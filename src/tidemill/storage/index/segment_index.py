@@ -82,7 +82,7 @@ class SegmentIndex:
         """`aborted` has the markers from this position on; the older ones are found on demand."""
         self._older_aborted: AbortedIndex | None = None
         self.fault: CorruptBatch | None = None
-        """Damage in the segment: no entries follow it, and `max_timestamp` is unknown."""
+        """Damage in the segment: nothing is known of what follows it, nor `max_timestamp`."""
         last = offsets.positions[-1] if len(offsets) else 0
         self.max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
         self._next_entry_at = last + interval_bytes
@@ -91,6 +91,13 @@ class SegmentIndex:
     def empty(cls, base_offset: int, *, interval_bytes: int) -> SegmentIndex:
         """For a segment without a batch."""
         return cls(OffsetIndex(base_offset), TimeIndex(base_offset), interval_bytes=interval_bytes)
+
+    @classmethod
+    def unknown(cls, base_offset: int, *, interval_bytes: int, detail: str) -> SegmentIndex:
+        """For a segment that cannot be read."""
+        index = cls.empty(base_offset, interval_bytes=interval_bytes)
+        index.fault = CorruptBatch(detail)
+        return index
 
     @classmethod
     def load(
@@ -133,6 +140,8 @@ class SegmentIndex:
         self, file: DiskFile, start_offset: int, end_offset: int
     ) -> tuple[list[AbortedTransaction], bool]:
         """As `AbortedIndex.find`. May wait for the disk. Raises CorruptBatch."""
+        if self.fault is not None:  # readers of what follows must not get what was aborted
+            raise self.fault
         found: list[AbortedTransaction] = []
         if self._aborted_from:
             older = self._older_aborted

@@ -128,6 +128,8 @@ class FilePartitionLog:
         """A cut has begun and not ended: the files hold more than the log says."""
         self.is_being_rewritten = False
         """Compaction or mending writes new segments of it: one of them at a time."""
+        self.has_shown_gaps = False
+        """Intact batches with a gap between them were found: another replica has compacted them."""
 
     @classmethod
     def create(
@@ -254,7 +256,7 @@ class FilePartitionLog:
     @property
     def may_have_gaps(self) -> bool:
         """Whether compaction has dropped offsets, or may have. May wait for the disk."""
-        return self.config.compacts or self.clean_point.offset > 0
+        return self.config.compacts or self.has_shown_gaps or self.clean_point.offset > 0
 
     def doubt(self, offset: int) -> None:
         self._files.suspects.append(self.segments.holding(offset).path)

@@ -254,7 +254,12 @@ class Segment:
         perhaps in a thread, must not read that file with this segment's index.
         """
         self.pin_file()
-        self.load_index()
+        try:
+            self.load_index()
+        except StorageFault as fault:  # it is replaced because of that: searches read the file
+            self._index = SegmentIndex.unknown(
+                self.base_offset, interval_bytes=self._index_interval_bytes, detail=str(fault)
+            )
 
     def pin_file(self) -> None:
         """Keep the file even if its name changes. May wait for the disk."""

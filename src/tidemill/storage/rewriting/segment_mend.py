@@ -17,7 +17,9 @@ bring back a deleted key. So all segments are taken over whole, one after the ot
 The batch that follows may be gone there; what is taken must be of the epochs that this log knows.
 
 Offsets follow each other without gaps, unless compaction made some, and a segment ends where the
-next one begins. Where another replica is believed that has a gap, a batch without records fills it.
+next one begins. A log can have gaps and not know it: it was copied from one that was compacted, and
+its topic no longer is. But damage leaves bytes, so a gap without any between two batches is none
+(`shows_gaps`). Where another replica is believed that has a gap, a batch without records fills it.
 """
 
 from __future__ import annotations
@@ -122,6 +124,8 @@ class SegmentMend:
         """Of the batch to be written next; where to ask for batches while there is a hole."""
         self._epoch = -1
         self.is_done = False
+        self.shows_gaps = False
+        """Two valid batches follow each other in the file, and their offsets do not."""
 
     # --- valid batches ----------------------------------------------------------------------------
 
@@ -144,9 +148,13 @@ class SegmentMend:
             raise CorruptBatch(f"offset {header.last_offset} is not of this segment")
         if header.base_offset > next_offset and not self._has_gaps:
             raise CorruptBatch(f"offset {header.base_offset} where {next_offset} is the next")
-        known = self._epoch_at(header.base_offset)
+        known = self._known_epoch(header)
         if known is not None and known != header.partition_leader_epoch:
             raise CorruptBatch(f"leader epoch {header.partition_leader_epoch} instead of {known}")
+
+    def _known_epoch(self, header: BatchHeader) -> int | None:
+        """All of a batch is of one epoch; its first offset may be below the log start."""
+        return self._epoch_at(header.last_offset)
 
     def _copy_some(self) -> bool:
         """False if what follows cannot be read. A fault of the new file is raised."""
@@ -237,6 +245,7 @@ class SegmentMend:
             next_batch = self._following()
         else:
             end_offset, end, next_batch = resume.header.base_offset, resume.position, resume.header
+            self.shows_gaps = self.shows_gaps or end == self._scan.position
         missing = DamagedRange(self.next_offset, end_offset)
         self.hole = Hole(missing, end - self._scan.position, next_batch)
         self.holes.append(self.hole)
@@ -354,7 +363,7 @@ class SegmentMend:
             raise WrongBatches(f"the batch at {header.base_offset} is not the one that follows")
 
     def _check_epoch(self, header: BatchHeader) -> None:
-        epoch, known = header.partition_leader_epoch, self._epoch_at(header.base_offset)
+        epoch, known = header.partition_leader_epoch, self._known_epoch(header)
         if known is not None and known != epoch:
             raise WrongBatches(f"offset {header.base_offset} is not of leader epoch {epoch}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidemill.core.errors import UserError
+from tidemill.core.rng import SeededRng
+from tidemill.storage.directory.directory_meta import claim_directory
 from tidemill.storage.directory.store_note import (
     check_store,
     forget_store,
@@ -51,3 +53,29 @@ def test_a_damaged_note_is_refused(tmp_path, check, text):
     (tmp_path / "store").write_text(text)
     with pytest.raises(UserError, match="is damaged"):
         check("")
+
+
+@pytest.fixture
+def second(tmp_path):
+    """The directory of broker 1 of several; checks it against an embedded store of its own."""
+    home = tmp_path / "broker-1"
+    (home / "logs").mkdir(parents=True)
+    claim_directory(OsDisk(), str(home / "logs"), cluster_id="abc", broker_id=1, rng=SeededRng(0))
+    return lambda store: check_store(
+        OsDisk(), str(home), str(home / "logs"), connect="", store_path=str(store)
+    )
+
+
+def test_logs_without_their_store_are_refused_before_an_empty_one_is_made(tmp_path, second):
+    own = tmp_path / "broker-1" / "coord.db"
+    with pytest.raises(UserError, match=r"cluster abc, but its store .*coord.db is gone: put it"):
+        second(own)
+    own.touch()
+    second(own)
+
+
+def test_the_directory_of_one_of_several_brokers_is_recognised(tmp_path, second):
+    (tmp_path / "coord.db").touch()
+    second(tmp_path / "coord.db")
+    with pytest.raises(UserError, match=rf"`tidemill up --brokers 2 --data-dir {tmp_path}`"):
+        second(tmp_path / "broker-1" / "coord.db")

@@ -7,7 +7,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.testing.sim.disk import SimDisk
-from tidemill.wire.batch import read_header
+from tidemill.wire.batch import MAGIC_AT, CorruptBatch, read_header
 
 BATCHES = [batch(offset, times=[1_000 + offset % 7 * 10]) for offset in range(40)]
 BATCH_BYTES = len(BATCHES[0])
@@ -154,3 +154,10 @@ def test_I17_the_index_of_a_damaged_segment_ends_at_the_damage(disk, file):
     index = load(disk, file)
     assert index.fault is not None
     assert max(index.offsets.offsets) < 20
+
+
+def test_I17_I21_what_was_aborted_behind_damage_is_not_taken_for_nothing(disk, file):
+    file.pwrite([b"\xff"], 20 * BATCH_BYTES + MAGIC_AT)
+    index = load(disk, file)
+    with pytest.raises(CorruptBatch):
+        index.find_aborted(file, 0, 40)

@@ -27,22 +27,28 @@ from tidemill.wire.batch import iter_headers
 
 SIZE = len(batch(0))
 PER_SEGMENT = 5
-CONFIG = LogConfig(segment_bytes=PER_SEGMENT * SIZE, index_interval_bytes=SIZE)
 
 
 class Place:
     """Two replicas of a log with three closed segments, and the middle one of the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, records: int = 1, epoch: int = 0) -> None:
+        """With so many records in each batch, all of them of this leader epoch."""
         self.disk = SimDisk()
+        self._size = len(batch(0, records))
+        self._config = LogConfig(segment_bytes=PER_SEGMENT * self._size, index_interval_bytes=SIZE)
+        self._records = records
+        self._epoch = epoch
         self.log, self.other = (self._log(path) for path in ("/own-0", "/other-0"))
         self.segment = list(self.log.segments)[1]
         self.before = self.bytes_on_disk()
 
     def _log(self, path: str) -> FilePartitionLog:
-        log = FilePartitionLog.create(self.disk, FileCache(self.disk), path, CONFIG)
-        for offset in range(3 * PER_SEGMENT + 2):  # no two batches are alike
-            append(log, batch(offset, value=bytes([ord("a") + offset])))
+        log = FilePartitionLog.create(self.disk, FileCache(self.disk), path, self._config)
+        for number in range(3 * PER_SEGMENT + 2):  # no two batches are alike
+            value = bytes([ord("a") + number])
+            data = batch(log.log_end_offset, self._records, value=value, epoch=self._epoch)
+            append(log, data)
         flush(log)
         return log
 
@@ -51,7 +57,7 @@ class Place:
 
     def flip(self, place: int, byte: int = 65) -> None:
         """Damage one batch of the segment."""
-        self.disk.flip_bit(self.segment.path, place * SIZE + byte)
+        self.disk.flip_bit(self.segment.path, place * self._size + byte)
 
     def mend(
         self,
@@ -80,7 +86,7 @@ class Place:
     def read(self, offset: int, source: FilePartitionLog | None = None) -> bytes:
         """What another replica answers: two batches at a time."""
         source = source or self.other
-        found = source.read(offset, max_bytes=2 * SIZE, end_offset=source.log_end_offset)
+        found = source.read(offset, max_bytes=2 * self._size, end_offset=source.log_end_offset)
         return b"".join(map(bytes, found.load() if found.load is not None else found.chunks))
 
     def run(
@@ -109,6 +115,22 @@ def test_any_damaged_byte_of_any_batch_is_replaced(place, byte):
     here = Place()
     here.flip(place, byte)
     mend = here.mend()
+    here.run(mend)
+    here.commit(mend)
+    assert here.bytes_on_disk() == here.before
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_I10_a_damaged_epoch_is_replaced_of_the_batch_in_which_the_log_starts(epoch):
+    here = Place(records=2, epoch=epoch)
+    start = here.segment.base_offset + 1
+    here.flip(0, byte=15)  # the lowest bit of the epoch, which is under no checksum
+
+    def epoch_at(offset: int) -> int | None:
+        return here.log.epochs.epoch_at(offset) if offset >= start else None
+
+    assert epoch_at(start) == epoch
+    mend = here.mend(epoch_at=epoch_at)
     here.run(mend)
     here.commit(mend)
     assert here.bytes_on_disk() == here.before
