@@ -13,17 +13,19 @@ from tidemill.delivery.holds.events import concerns_holds, events_of, open_recor
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.log.interface import PartitionLog
 from tidemill.wire.batch import iter_headers
 
-__all__ = ["replay"]
+__all__ = ["end_of_loss", "replay"]
 
 
 async def replay(holds: PartitionHolds, disk: Disk) -> None:
     """Fold what the book lacks, up to the end of the log, and adopt the book.
 
     That is everything from the first veiled batch or a snapshot on, or only what a follower was
-    sent at once. The log may grow meanwhile; if it is cut, somebody asks for another replay. Raises
-    KafkaError, StorageFault.
+    sent at once. What no replica has any more is passed over: all others would wait behind it. The
+    log may grow meanwhile; if it is cut, somebody asks for another replay. Raises KafkaError,
+    StorageFault.
     """
     cuts, log = holds.cuts, holds.partition.log
     book, offset = holds.try_resume() or await _opened(holds, disk)
@@ -33,7 +35,11 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
         if offset >= end:
             holds.adopt(book)
             return
-        found = log.read(offset, max_bytes=HOLD_REPLAY_BYTES, end_offset=end)
+        try:
+            found = log.read(offset, max_bytes=HOLD_REPLAY_BYTES, end_offset=end)
+        except KafkaError as error:
+            offset = end_of_loss(log, offset, error)
+            continue
         chunks = found.chunks if found.load is None else await disk.run(found.load)
         if not chunks:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch at offset {offset}")
@@ -64,3 +70,11 @@ async def _opened(holds: PartitionHolds, disk: Disk) -> tuple[HoldBook, int]:
         # After a cut the files are those of the book that it began.
         book = holds.spills.new_book()
     return book, max(holds.replay_offset, book.next_offset)
+
+
+def end_of_loss(log: PartitionLog, offset: int, error: KafkaError) -> int:
+    """Where the log goes on behind what no replica has; the error of the read if it is another."""
+    lost = log.damage.try_given_up(offset)
+    if lost is None or error.code is not ErrorCode.CORRUPT_MESSAGE:
+        raise error
+    return lost.end_offset

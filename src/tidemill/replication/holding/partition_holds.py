@@ -144,7 +144,8 @@ class PartitionHolds:
             self.host.replay(self)
 
     def lost_copies(self) -> None:
-        """Records of open holds are gone: what ended them was cut by an unclean election.
+        """Records of open holds are gone: what ended them was cut by an unclean election, or no
+        replica has them.
 
         They cannot be delivered, and all others would wait behind them. The log alone says what is
         left; snapshots know too much.

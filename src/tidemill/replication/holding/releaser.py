@@ -30,7 +30,7 @@ from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_shelves import Spill
 from tidemill.replication.holding.held_batches import make_carried, make_release
 from tidemill.replication.holding.hold_host import HoldHost
-from tidemill.replication.holding.hold_replay import replay
+from tidemill.replication.holding.hold_replay import end_of_loss, replay
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.wire import compression
@@ -328,7 +328,12 @@ class Releaser:
         """The batch with this offset, and whether it was loaded into memory."""
         log = holds.partition.log
         start = max(offset, log.log_start_offset)  # it may lie within a batch
-        found = log.read(start, max_bytes=1, end_offset=log.log_end_offset)
+        try:
+            found = log.read(start, max_bytes=1, end_offset=log.log_end_offset)
+        except KafkaError as error:
+            end_of_loss(log, start, error)
+            holds.lost_copies()
+            raise
         chunks = found.chunks if found.load is None else await self._disk.run(found.load)
         if not chunks:  # the log was cut while batches before it were read
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no batch at offset {offset}")
