@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.core.balance import (
+from tidemill.core.balancing.balance import (
     Assignment,
+    Share,
     away_from_preferred,
     evened,
+    filled,
+    lacking,
     resized,
     startable,
     vacated,
@@ -96,6 +99,98 @@ def test_a_plan_that_is_made_in_pieces_ends_even():
     assert rounds > 1
 
 
+# --- shares ---
+
+
+def fill(before: Assignment, racks: dict[int, str], *joined: int, **more) -> list[tuple[int, ...]]:
+    return after(before, filled(before, racks, joined, Share.of(before, racks), **more))
+
+
+def test_a_share_has_nothing_of_brokers_that_are_to_hold_nothing():
+    before = partitions((0, 9), (9, 0), (1, 9), (1, 0))
+    assert Share.of(before, [0, 1]) == (2, 1)
+    assert lacking(before, [0, 1, 2], Share.of(before, [0, 1, 2])) == [2]
+
+
+def test_a_broker_gets_its_share_and_the_others_exchange_nothing():
+    before = partitions(*[(0, 1)] * 4, (0,), (0,))
+    spread = fill(before, NO_RACKS, 2)
+    assert loads(spread, NO_RACKS) == [4, 3, 3]
+    assert Counter(one[0] for one in spread)[2] == 2
+    assert all({*new} - {*old} <= {2} for new, old in zip(spread, after(before, {}), strict=True))
+
+
+def test_a_broker_gets_partitions_of_every_topic():
+    before = {TopicPartition(topic, n): (0,) for topic in "abc" for n in range(4)}
+    plan = filled(before, {0: "", 1: ""}, [1], Share.of(before, [0, 1]))
+    assert Counter(name.topic for name in plan) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_broker_that_was_there_is_given_nothing_by_the_way():
+    before = partitions(*[(0,)] * 9)
+    assert loads(fill(before, NO_RACKS, 2), NO_RACKS) == [6, 0, 3]
+
+
+def test_fixed_partitions_count_and_stay():
+    before = partitions(*[(0,)] * 6)
+    fixed = list(before)[:5]
+    assert fill(before, NO_RACKS, 2, fixed=fixed) == [(0,)] * 5 + [(2,)]
+    spread = after(before, evened(before, NO_RACKS, fixed=fixed))
+    assert spread[:5] == [(0,)] * 5
+    assert spread[5] != (0,)
+
+
+# --- bytes ---
+
+
+def sized(*sizes: int) -> dict[TopicPartition, int]:
+    return {TopicPartition("t", index): size for index, size in enumerate(sizes)}
+
+
+def test_big_replicas_are_swapped_for_small_ones_until_the_bytes_are_even():
+    before = partitions(*[(0,)] * 4, *[(1,)] * 4)
+    sizes = sized(9, 9, 9, 9, 1, 1, 1, 1)
+    assert evened(before, {0: "", 1: ""}) == {}
+    plan = evened(before, {0: "", 1: ""}, sizes=sizes)
+    assert len(plan) == 4
+    spread = after(before, plan)
+    assert loads(spread, {0: "", 1: ""}) == [4, 4]
+    assert sum(size for size, one in zip(sizes.values(), spread, strict=True) if one == (0,)) == 20
+
+
+def test_a_swap_that_copies_much_for_little_is_not_made():
+    before = partitions(*[(0,)] * 2, *[(1,)] * 2)
+    assert evened(before, {0: "", 1: ""}, sizes=sized(10, 10, 8, 8)) == {}
+
+
+def test_one_replica_moves_alone_where_the_numbers_stay_even():
+    before = partitions(*[(0,)] * 20, *[(1,)] * 20)
+    plan = evened(before, {0: "", 1: ""}, sizes=sized(*[12] * 20, *[10] * 20))
+    assert list(plan.values()) == [(1,)]
+
+
+def test_a_broker_that_joins_gets_its_share_of_bytes():
+    before = partitions(*[(0,)] * 8)
+    sizes = sized(100, 100, 100, 100, 1, 1, 1, 1)
+    plan = filled(before, {0: "", 1: ""}, [1], Share.of(before, [0, 1]), sizes=sizes)
+    assert sorted(sizes[name] for name in plan) == [1, 1, 100, 100]
+
+
+def test_sizes_that_are_not_known_count_as_middle_ones():
+    before = partitions(*[(0,)] * 3, *[(1,)] * 3)
+    known = dict(list(sized(5, 5, 5, 5).items())[1:])
+    assert evened(before, {0: "", 1: ""}, sizes=known) == {}
+
+
+def test_a_swap_can_make_room_for_another_move():
+    replicas = [(0,), (0,), (0, 1, 2), (0,), (0,), (0,), (0, 1), (0, 1, 2), *[(0, 1, 3)] * 4]
+    before = partitions(*replicas, (0, 4, 1))
+    racks = dict(enumerate("abcaa"))
+    sizes = sized(0, 0, 3)
+    spread = partitions(*after(before, evened(before, racks, sizes=sizes)))
+    assert evened(spread, racks, sizes=sizes) == {}
+
+
 BROKERS = st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True).map(tuple)
 
 
@@ -109,6 +204,86 @@ def test_a_plan_keeps_all_replicas_apart_and_ends_even(replicas):
     held = loads(spread, racks)
     assert max(held) - min(held) <= max(1, int(0.1 * sum(held) / 5))
     assert evened(partitions(*spread), racks) == {}
+
+
+ASSIGNMENTS = st.lists(BROKERS, max_size=30).map(lambda replicas: partitions(*replicas))
+SIZES = st.dictionaries(
+    st.integers(0, 30).map(lambda index: TopicPartition("t", index)), st.integers(0, 10**12)
+)
+SOME_RACKS = st.lists(st.sampled_from("abc"), min_size=6, max_size=6)
+
+
+def assert_keeps_replicas_and_racks(
+    before: Assignment, spread: list[tuple[int, ...]], racks: dict[int, str]
+) -> None:
+    for old, new in zip(after(before, {}), spread, strict=True):
+        assert len(set(new)) == len(new) == len(old)
+        assert len({racks[one] for one in new}) >= len({racks[one] for one in old})
+
+
+@given(ASSIGNMENTS, SOME_RACKS, SIZES)
+def test_evening_keeps_replicas_and_racks_and_ends_where_nothing_is_left_to_do(
+    before, names, sizes
+):
+    racks = dict(enumerate(names))
+    plan = evened(before, racks, sizes=sizes)
+    spread = after(before, plan)
+    assert_keeps_replicas_and_racks(before, spread, racks)
+    assert evened(partitions(*spread), racks, sizes=sizes) == {}
+    turned = dict(reversed(before.items()))
+    assert evened(turned, dict(reversed(racks.items())), sizes=sizes) == plan
+
+
+@given(st.lists(BROKERS, max_size=30), st.lists(st.integers(0, 1_000), min_size=30, max_size=30))
+def test_evening_ends_even_in_bytes_or_where_no_swap_is_worth_its_copies(replicas, sizes):
+    before, racks = partitions(*replicas), dict.fromkeys(range(5), "")
+    known = {TopicPartition("t", index): size for index, size in enumerate(sizes)}
+    spread = after(before, evened(before, racks, sizes=known))
+    counts = loads(spread, racks)
+    assert max(counts) - min(counts) <= max(1, int(0.1 * sum(counts) / 5))
+    held = loads_in_bytes(spread, sizes)
+    full, empty = held.index(max(held)), held.index(min(held))
+    gap = held[full] - held[empty]
+    if gap > 0.1 * sum(held) / 5:
+        given = [n for n, one in enumerate(spread) if full in one and empty not in one]
+        taken = [n for n, one in enumerate(spread) if empty in one and full not in one]
+        for one in given:
+            for other in taken:
+                change, copied = sizes[one] - sizes[other], sizes[one] + sizes[other]
+                assert not (0 < change < gap and copied <= 4 * change)
+
+
+def loads_in_bytes(assignment: list[tuple[int, ...]], sizes: list[int]) -> list[int]:
+    return [
+        sum(size for size, replicas in zip(sizes, assignment, strict=False) if one in replicas)
+        for one in range(5)
+    ]
+
+
+@given(ASSIGNMENTS, SOME_RACKS, SIZES, st.sets(st.integers(0, 5)), st.sets(st.integers(0, 30)))
+def test_filling_keeps_replicas_and_racks_and_gives_to_those_that_joined_only(
+    before, names, sizes, joined, fixed_at
+):
+    racks = dict(enumerate(names))
+    fixed = {name for name in before if name.partition in fixed_at}
+    share = Share.of(before, racks)
+    plan = filled(before, racks, joined, share, fixed=fixed, sizes=sizes)
+    spread = after(before, plan)
+    assert_keeps_replicas_and_racks(before, spread, racks)
+    assert fixed.isdisjoint(plan)
+    had, has = loads(after(before, {}), racks), loads(spread, racks)
+    for one, was, now in zip(racks, had, has, strict=True):
+        assert now <= (max(was, share.replicas) if one in joined else was)
+        assert now >= min(was, share.replicas)
+    assert filled(partitions(*spread), racks, joined, share, fixed=fixed) == {}
+
+
+@given(ASSIGNMENTS, st.sets(st.integers(0, 5)))
+def test_without_racks_everybody_who_joins_gets_the_whole_share(before, joined):
+    racks = dict.fromkeys(range(6), "")
+    spread = partitions(*fill(before, racks, *joined))
+    share = Share.of(before, racks)
+    assert lacking(spread, joined, share._replace(leads=0)) == []
 
 
 # --- resizing, starting, electing ---

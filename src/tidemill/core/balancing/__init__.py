@@ -1,0 +1,1 @@
+"""Which brokers should hold which replicas: plans that even out, fill and empty brokers."""
