@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -22,6 +23,15 @@ from tidemill.testing.cluster_process import ClusterProcess
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 PAUSE_S = 0.2
+
+MIB = 2**20
+THROTTLED = "replication.throttled.rate"
+RATE = 3 * MIB
+PARTITION_BYTES = 24 * MIB
+UNBOUND_BYTES = 6 * MIB
+"""Of each partition: until it is known to be far behind, and when it is not any more."""
+LAST_ANSWER_BYTES = 8 * MIB
+"""Of each leader: nobody waits after the last one."""
 
 
 @pytest.fixture
@@ -124,6 +134,51 @@ def test_F100_one_broker_grows_to_three_and_its_topics_get_copies_everywhere(
     assert sorted(value for log in logs.values() for value in log) == values
 
 
+@pytest.fixture
+def fourth_broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    """A broker that joins the cluster of the test's directory when it is started."""
+    store = f"tidemill.store.file={tmp_path / 'data' / 'coord.db'}"
+    broker = BrokerProcess(
+        tmp_path / "data" / "broker-3", "node.id=3", store, f"follower.{THROTTLED}={RATE}"
+    )
+    yield broker
+    broker.stop()
+
+
+def test_F100_a_fourth_broker_gets_its_share_within_the_throttle_while_producers_work(
+    new_cluster, fourth_broker, topic
+):
+    cluster = new_cluster(f"leader.{THROTTLED}={RATE}")
+    _create(cluster, topic, replication=2, partitions=4)
+    size = MIB // 2
+    values = [b"%0*d" % (size, n) for n in range(4 * PARTITION_BYTES // size)]
+    messages = [Message(value, partition=n % 4) for n, value in enumerate(values)]
+    Confluent().produce(cluster.bootstrap, topic, messages)
+    logs = [(topic, index) for index in range(4)]
+    load = Load(cluster.bootstrap, logs, seed=3, producers=1, pause_s=PAUSE_S).start()
+    load.wait_acknowledged(200)
+
+    began = monotonic()
+    fourth_broker.start()
+    load.wait_acknowledged(200)
+    wait_until(lambda: _in_sync(cluster, 3) == 2, "it does not get its share")
+    elapsed_s = monotonic() - began
+    bound_bytes = 2 * (PARTITION_BYTES - UNBOUND_BYTES - LAST_ANSWER_BYTES)
+    assert elapsed_s * RATE >= bound_bytes
+    wait_until(lambda: not _facts(cluster)["moves"], "the moves do not end")
+    assert [_in_sync(cluster, one) for one in range(4)] == [2, 2, 2, 2]
+
+    load.wait_acknowledged(200)
+    load.finish()
+    _check_complete(cluster, load, logs)
+
+
+def _in_sync(cluster: ClusterProcess, broker_id: int) -> int:
+    """How many replicas this broker has that are in sync."""
+    rows = _facts(cluster)["brokers"]
+    return sum(row["in_sync"] for row in rows if row["broker"] == broker_id)
+
+
 def test_F100_replicas_move_while_producers_work_and_nothing_is_lost_or_there_twice(
     new_cluster, topic
 ):
@@ -166,6 +221,7 @@ def test_a_view_is_in_no_plan_and_follows_its_base(new_cluster, topic):
     _tidemill(cluster, "cluster", "drain", "2", "--cancel")
     plan = json.loads(_tidemill(cluster, "cluster", "rebalance", "--dry-run", "--json"))
     assert {move["topic"] for move in plan["moves"]} == {topic}
+    assert sum(move["bytes"] for move in plan["moves"]) > 0
     _tidemill(cluster, "cluster", "rebalance")
     wait_until(lambda: _replicas(cluster, view) == _replicas(cluster, topic))
     shown = read_logs(cluster.bootstrap, [(view, index) for index in range(3)])

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar, final
+from typing import NoReturn, TypeVar, final
 from uuid import UUID
 
 from tidemill.core.clock import Clock
@@ -51,6 +51,7 @@ from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 from tidemill.metadata.lease import Lease
 from tidemill.metadata.log_end_survey import LogEndSurvey
+from tidemill.metadata.log_size_survey import LogSizeSurvey
 from tidemill.metadata.membership import Membership
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.registration import Presence, read_counter
@@ -97,6 +98,8 @@ class Cluster:
         writer = PageWriter(coord, self._keeper)
         self.survey = LogEndSurvey(lambda: self.image, clock)
         """Finds out where logs end while this broker is the controller; the broker runs it."""
+        self.log_sizes = LogSizeSurvey(lambda: self.image, clock)
+        """The same for how large they are, when it plans moves."""
         self._controller = Controllership(
             coord,
             self._keeper,
@@ -105,6 +108,7 @@ class Cluster:
             clock=clock,
             alarm=alarm,
             told=self.survey.of,
+            try_sizes=self.log_sizes.try_sizes,
             software=software,
         )
         self.survey.told = self._controller.look_at
@@ -119,6 +123,7 @@ class Cluster:
             broker_id=config.node_id,
             rng=rng,
             software=software,
+            store=config.zookeeper.where or config.store_path,
         )
         self._keeper.subscribe(self._membership.follow)
         self._keeper.subscribe(self._fit.follow)
@@ -265,6 +270,8 @@ class Cluster:
                     return
                 await self._keep_place()
                 await self._keeper.refresh()
+                if self._membership.is_removed:
+                    self._begin_anew()
                 try:
                     await self._react()
                 except BaseException:
@@ -319,6 +326,10 @@ class Cluster:
         try:
             async with asyncio.timeout(_ASIDE_S_MAX):
                 if await self._try_withdraw():
+                    self._alarm(
+                        "this broker gets no answer from the controller: it steps aside, so that "
+                        "others lead what they can"
+                    )
                     await self._wait_leads_nothing()
         except TimeoutError:
             self._alarm("others did not take over what this broker led: it comes back all the same")
@@ -379,6 +390,7 @@ class Cluster:
         self._controller.step_down()
 
     async def _join(self) -> None:
+        self._controller.step_down()  # no office lasts longer than a registration
         await self._membership.join()
         await self._react()
 
@@ -392,8 +404,12 @@ class Cluster:
             try:
                 await self._membership.update()
             except CoordConflict:
-                self._resign()
-                raise StoreUnavailable("the registration of this broker was removed") from None
+                self._begin_anew()
+
+    def _begin_anew(self) -> NoReturn:
+        """Stop acting at once, and register again in a moment."""
+        self._resign()
+        raise StoreUnavailable("the registration of this broker was removed") from None
 
     async def _react(self) -> None:
         """Do what the newest image requires of this broker: step down, campaign or control."""

@@ -206,7 +206,7 @@ def test_leaderships_go_back_by_themselves_soon_after_a_broker_has_come_back(run
 
 def test_replicas_spread_by_themselves_if_that_is_wanted(run):
     async def scenario() -> None:
-        small = SmallCluster("auto.rebalance=true")
+        small = SmallCluster("auto.rebalance=always")
         controller, *_ = await small.start(0, 1, 2)
         assignments = {index: [0] for index in range(6)}
         await controller.create_topics([TopicSpec(name="t", assignments=assignments)])
@@ -350,6 +350,25 @@ def test_F104_the_topic_of_offsets_gets_more_replicas_when_brokers_have_joined(r
         begun = [one for one in partitions if one.adding]
         assert len(begun) == MOVES_PER_BROKER_MAX  # the others wait until these have copied
         assert all(one.target == (0, 1, 2) and one.leader == 0 for one in begun)
+
+    run(scenario())
+
+
+def test_F104_the_topic_of_offsets_grows_on_when_a_joined_broker_has_been_away(run):
+    async def scenario() -> None:
+        small = SmallCluster("offsets.topic.num.partitions=6")
+        controller, _ = await small.start(0, 1)
+        await controller.create_topics([OFFSETS])
+        await small.start(2)
+        small.crash(2)
+        for _ in range(3):
+            await pass_time(small, UPKEEP_INTERVAL_S)
+        names = [TopicPartition(OFFSETS_TOPIC, index) for index in range(6)]
+        await controller.reassign(dict.fromkeys(names))  # somebody takes back what has begun
+        assert replica_counts(controller) == {2}
+        await small.start(2)
+        await pass_time(small, UPKEEP_INTERVAL_S)
+        assert 3 in replica_counts(controller)
 
     run(scenario())
 

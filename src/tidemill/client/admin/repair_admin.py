@@ -8,16 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
+from tidemill.client.admin.log_directories import ANSWER_S_MAX, describe_logs
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import ClientError, check, single_result
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.wire.generated.describe_log_dirs import (
-    DescribableLogDirTopic,
-    DescribeLogDirsPartition,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
+from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsPartition
 from tidemill.wire.generated.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -26,8 +22,6 @@ from tidemill.wire.generated.elect_leaders import (
 
 __all__ = ["LogConflict", "choose_leader", "find_conflicts", "find_conflicts_among"]
 
-ANSWER_S_MAX = 2.0
-"""For a broker that is asked beside other things: it may hang."""
 _NONE = -1
 _UNCLEAN = 1
 
@@ -55,7 +49,7 @@ async def find_conflicts(cluster: ClusterClient) -> list[LogConflict]:
     """What waits for a decision on the brokers that answer, by partition and broker."""
     await cluster.refresh(None)
     described = {
-        broker_id: await _describe(cluster, broker_id)
+        broker_id: await describe_logs(cluster, broker_id)
         for broker_id in sorted(cluster.metadata.brokers)
     }
     found = [
@@ -74,7 +68,7 @@ async def find_conflicts_among(
     for broker_id, partitions in sorted(behind.items()):
         with suppress(ClientError, KafkaError, TimeoutError):
             async with asyncio.timeout(ANSWER_S_MAX):
-                described = await _describe(cluster, broker_id, partitions)
+                described = await describe_logs(cluster, broker_id, partitions)
             found += _conflicts_of(cluster, broker_id, described, {})
     return sorted(found, key=lambda one: (one.partition, one.broker_id))
 
@@ -101,26 +95,6 @@ async def choose_leader(cluster: ClusterClient, conflict: LogConflict, broker_id
 
 
 _Described = dict[TopicPartition, DescribeLogDirsPartition]
-
-
-async def _describe(
-    cluster: ClusterClient, broker_id: int, only: Collection[TopicPartition] | None = None
-) -> _Described:
-    request = DescribeLogDirsRequest(topics=None if only is None else _named(only))
-    response = await cluster.ask_broker(broker_id, request, DescribeLogDirsResponse)
-    return {
-        TopicPartition(topic.name, one.partition_index): one
-        for directory in response.results
-        for topic in directory.topics
-        for one in topic.partitions
-    }
-
-
-def _named(partitions: Collection[TopicPartition]) -> list[DescribableLogDirTopic]:
-    topics: dict[str, list[int]] = {}
-    for name, index in partitions:
-        topics.setdefault(name, []).append(index)
-    return [DescribableLogDirTopic(topic=name, partitions=some) for name, some in topics.items()]
 
 
 def _conflicts_of(

@@ -6,38 +6,45 @@
 | replicas of a broker that is gone are remade | after `replica.remake.delay.ms`, a few at a time|
 | leaderships go back to the first replicas    | every five minutes, and soon after a broker has |
 |                                              | come back                                       |
-| replicas move from full to empty brokers     | the same, if `auto.rebalance` is set            |
 | internal topics get more replicas            | when brokers have joined, a few at a time       |
+| a broker that has joined gets its share      | at once, a few at a time, after all of the above|
+|                                              | moves, unless `auto.rebalance` is `off`         |
+| replicas move from full to empty brokers     | with the leaderships, if it is `always`         |
 
 Times are those of this controller: after a change of the controller a broker that is gone is waited
-for anew.
+for anew. Who awaits a share is stored with the members, so the next controller goes on giving it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
-from tidemill.core.balance import away_from_preferred, evened, startable
+from tidemill.core.balancing.balance import NO_SIZES, Sizes, away_from_preferred
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import BALANCE_AFTER_RETURN_S, PLANNED_MOVES_MAX, UPKEEP_INTERVAL_S
+from tidemill.core.limits import BALANCE_AFTER_RETURN_S, UPKEEP_INTERVAL_S
 from tidemill.metadata.controller.decisions import (
     draining_brokers,
     live_brokers,
     unhearing_brokers,
+    usable_brokers,
 )
 from tidemill.metadata.controller.healing import (
-    assignment_of,
+    Moves,
+    evening_moves,
+    filling_moves,
     growing_moves,
     has_single_copy,
-    moving_of,
-    usable_racks,
     vacating_moves,
 )
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 
-__all__ = ["ClusterUpkeep", "UpkeepPlan"]
+__all__ = ["ClusterUpkeep", "TrySizes", "UpkeepPlan"]
+
+TrySizes = Callable[[], Sizes | None]
+"""The sizes of logs, as far as they are known; None: wait a moment, they are being asked for."""
 
 
 @final
@@ -45,31 +52,44 @@ __all__ = ["ClusterUpkeep", "UpkeepPlan"]
 class UpkeepPlan:
     """What to do now."""
 
-    moves: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    moves: Moves = field(default_factory=dict)
     elections: list[TopicPartition] = field(default_factory=list)
+    have_share: frozenset[int] = frozenset()
+    """Members that awaited their share and do not any more: they have it, or are drained."""
 
 
 @final
 class ClusterUpkeep:
     """Remembers since when brokers are gone, and when something is to be looked at."""
 
-    def __init__(self) -> None:
+    def __init__(self, try_sizes: TrySizes = lambda: NO_SIZES) -> None:
+        self._try_sizes = try_sizes
         self._gone_since: dict[int, float] = {}
         self._balance_at = 0.0
-        self._vacate_at = 0.0
+        self._move_at = 0.0
         """When replicas that must move are looked for again."""
+        self._vacates = False
+        """Whether brokers that are to hold nothing have replicas that others could hold."""
         self._grows = False
         """Whether internal topics may lack replicas that they could have."""
-        self._grow_at = 0.0
+        self._growth_waits = False
+        """Whether that is for brokers that are away, or partitions without a leader."""
+        self._fills = False
+        """Whether something has changed since it was last seen what joined brokers lack."""
 
     def took_office(self, image: MetadataImage, config: BrokerConfig, now: float) -> None:
         self._gone_since = dict.fromkeys(_gone(image), now)
         self._balance_at = now + _soon_s(config)
-        self._vacate_at = self._grow_at = now
+        self._move_at = now
+        self._vacates = False
         self._grows = has_single_copy(image)
+        self._fills = True
 
     def follow(self, delta: Delta, config: BrokerConfig, now: float) -> None:
         image = delta.after
+        self._fills = True
+        if delta.brokers_changed or delta.members_changed or delta.overrides_changed:
+            self._move_at = now
         if delta.brokers_changed or delta.members_changed:
             self._gone_since = {one: self._gone_since.get(one, now) for one in _gone(image)}
         if delta.members_changed:
@@ -82,32 +102,71 @@ class ClusterUpkeep:
         remake_s = config.replica_remake_delay_ms / 1000
         remade = [since + remake_s for since in self._gone_since.values()]
         times = [self._balance_at, *(one for one in remade if one > now)]
-        if self._leaving(image, config, now):
-            times.append(self._vacate_at)
-        if self._grows:
-            times.append(self._grow_at)
+        if self._has_to_move(image, config, now):
+            times.append(self._move_at)
         return min(times)
 
     def plan(self, image: MetadataImage, config: BrokerConfig, now: float) -> UpkeepPlan:
-        leaving = self._leaving(image, config, now)
-        moves: dict[TopicPartition, tuple[int, ...]] = {}
-        if leaving and now >= self._vacate_at:
-            self._vacate_at = now + UPKEEP_INTERVAL_S
-            moves = vacating_moves(image, leaving)
-        if not moves and self._grows and now >= self._grow_at:
-            self._grow_at = now + UPKEEP_INTERVAL_S
-            moves, self._grows = growing_moves(image, config)
+        moves: Moves = {}
+        have_share = frozenset[int]()
+        if now >= self._move_at and self._has_to_move(image, config, now):
+            self._move_at = now + UPKEEP_INTERVAL_S
+            have_share = _awaiting(image) & draining_brokers(image)
+            moves = self._healing(image, config, now)
+            if not moves and self._is_healed:
+                moves, filled = self._filling(image, config, now)
+                have_share |= filled
         if now < self._balance_at:
-            return UpkeepPlan(moves)
+            return UpkeepPlan(moves, have_share=have_share)
         self._balance_at = now + config.leader_imbalance_check_interval_seconds
-        if config.auto_rebalance and not leaving and not moves:
-            assignment = assignment_of(image)
-            plan = evened(assignment, usable_racks(image), moves_max=PLANNED_MOVES_MAX)
-            moves = startable(plan, assignment, moving_of(image))
-            if len(moves) < len(plan):
-                self._balance_at = now + _soon_s(config)
+        if config.auto_rebalance == "always" and not moves and self._is_healed:
+            moves = self._evening(image, config, now)
         elections = _elections(image) if config.auto_leader_rebalance_enable else []
-        return UpkeepPlan(moves, elections)
+        return UpkeepPlan(moves, elections, have_share)
+
+    def _has_to_move(self, image: MetadataImage, config: BrokerConfig, now: float) -> bool:
+        if self._grows or self._vacates or self._leaving(image, config, now):
+            return True
+        return self._fills and config.auto_rebalance != "off" and bool(_awaiting(image))
+
+    def _healing(self, image: MetadataImage, config: BrokerConfig, now: float) -> Moves:
+        """The moves that go before all others."""
+        leaving = self._leaving(image, config, now)
+        moves, self._vacates = vacating_moves(image, leaving) if leaving else ({}, False)
+        if not moves and self._grows:
+            moves, has_more, self._growth_waits = growing_moves(image, config)
+            self._grows = has_more or self._growth_waits
+        return moves
+
+    def _filling(
+        self, image: MetadataImage, config: BrokerConfig, now: float
+    ) -> tuple[Moves, frozenset[int]]:
+        """The moves to brokers that have joined; who of them awaits nothing more."""
+        joined = _awaiting(image) & usable_brokers(image)
+        if not self._fills or config.auto_rebalance == "off":
+            return {}, frozenset()
+        sizes = self._try_sizes() if joined else NO_SIZES
+        if sizes is None:
+            return {}, frozenset()
+        self._fills = False
+        if not joined:
+            return {}, frozenset()
+        return filling_moves(image, joined, self._leaving(image, config, now), sizes)
+
+    def _evening(self, image: MetadataImage, config: BrokerConfig, now: float) -> Moves:
+        """The moves from full to empty brokers."""
+        sizes = self._try_sizes()
+        if sizes is None:
+            self._balance_at = now + UPKEEP_INTERVAL_S
+            return {}
+        moves, has_more = evening_moves(image, sizes)
+        if has_more:
+            self._balance_at = now + _soon_s(config)
+        return moves
+
+    @property
+    def _is_healed(self) -> bool:
+        return not self._vacates and (not self._grows or self._growth_waits)
 
     def _leaving(self, image: MetadataImage, config: BrokerConfig, now: float) -> frozenset[int]:
         """Brokers that are to hold nothing."""
@@ -119,6 +178,11 @@ class ClusterUpkeep:
 def _gone(image: MetadataImage) -> frozenset[int]:
     """Brokers that hold replicas for nobody: not registered, not let in, or without a disk."""
     return frozenset(image.members) - live_brokers(image).brokers
+
+
+def _awaiting(image: MetadataImage) -> frozenset[int]:
+    """Brokers that have joined, and have not been given their share yet."""
+    return frozenset(one.broker_id for one in image.members.values() if one.awaits_share)
 
 
 def _soon_s(config: BrokerConfig) -> float:

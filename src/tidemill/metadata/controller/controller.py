@@ -7,7 +7,7 @@ the client gets. `controllership.py` writes the result to the store.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 from uuid import UUID
@@ -223,15 +223,25 @@ class TopicPlanner:
         check_altered(topic, overrides)
         if topic.internal:
             overrides = checked_internal(topic.name, overrides, self._config)
-        changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
-        names_minimum = change.replace_all or MIN_ISR in {name for name, _, _ in change.changes}
-        return with_minimum_in_force(changed, may_fall=names_minimum)
+        named = {name for name, _, _ in change.changes}
+        changed = self._with_overrides(topic, overrides, named)
+        return with_minimum_in_force(changed, may_fall=change.replace_all or MIN_ISR in named)
 
     def plan_mending(self, topic: TopicImage) -> TopicImage:
         """An internal topic with the settings of its coordinator where its own lose state."""
         overrides = mended_overrides(topic.name, topic.overrides, self._config)
-        mended = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
-        return with_minimum_in_force(mended)
+        return with_minimum_in_force(self._with_overrides(topic, overrides, overrides.keys()))
+
+    def _with_overrides(
+        self, topic: TopicImage, overrides: dict[str, str], named: Collection[str]
+    ) -> TopicImage:
+        """The topic with these overrides; a key that is named here has no other value any more."""
+        return replace(
+            topic,
+            overrides=overrides,
+            unread={name: text for name, text in topic.unread.items() if name not in named},
+            config=resolve(overrides, self._defaults),
+        )
 
     def _with_own_settings(self, spec: TopicSpec) -> TopicSpec:
         """The spec of an internal topic, with its coordinator's settings where it leaves them."""

@@ -13,7 +13,7 @@ All methods but `look_at` are called with the cluster's lock held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import final
 from uuid import UUID
 
@@ -22,8 +22,9 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
+from tidemill.core.logs import listed
 from tidemill.core.loop.pacing import Pacer, run_steps
-from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
+from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep, TrySizes
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
     Told,
@@ -33,6 +34,7 @@ from tidemill.metadata.controller.decisions import (
     reconcile,
     returns,
     tellable_pages,
+    with_share,
     without_member,
 )
 from tidemill.metadata.controller.election import PartitionChange
@@ -100,6 +102,7 @@ class Controllership:
         clock: Clock,
         alarm: Callable[[str], None],
         told: Told,
+        try_sizes: TrySizes,
         software: Software,
     ) -> None:
         self._coord = coord
@@ -120,7 +123,7 @@ class Controllership:
             told=told,
         )
         self._former_leaders = FormerLeaders()
-        self._upkeep = ClusterUpkeep()
+        self._upkeep = ClusterUpkeep(try_sizes)
         self._moving: set[str] = set()
         """Topics of which a partition is being moved."""
         self._returns_awaited_until: float | None = None
@@ -363,6 +366,10 @@ class Controllership:
         led = await self.partitions.elect(plan.elections, unclean=False, term=term)
         _tell("moving the replicas of %d partitions", moved)
         _tell("gave %d partitions back to their first replicas", led)
+        if plan.have_share and self._keeper.is_readable(nodes.MEMBERS):
+            draft = ImageDraft(self._image)
+            draft.set_members(with_share(self._image, plan.have_share))
+            await self.write(draft, term=term)
         self._look_again(self._upkeep.due_at(self._image, config, now))
 
     def _look_again(self, at: float | None) -> None:
@@ -472,10 +479,8 @@ class Controllership:
             draft.set_members(members)
         names = self._image.names
         await self.write(draft, term=term)
-        for change in writable:
-            if _is_unclean(change):
-                place = f"{names[change.topic_id]}-{change.partition}"
-                self._alarm(f"{place}: broker {change.after.leader} leads without being in sync")
+        for line in _uncertain_elections(writable, names):
+            self._alarm(line)
 
     async def unregister(self, broker_id: int, *, term: int) -> None:
         """Forget a broker that is gone for good, and what was set for it. KafkaError: refused."""
@@ -534,6 +539,28 @@ def _mending_line(topic: TopicImage, mended: TopicImage, wrong: Sequence[str]) -
         for key in wrong
     )
     return f"{topic.name} had settings that lose the state in it: {changes}"
+
+
+def _uncertain_elections(
+    changes: Sequence[PartitionChange], names: Mapping[UUID, str]
+) -> Iterator[str]:
+    """A line for each kind of leaders that were not certain to have everything."""
+    longest, unclean = list[str](), list[str]()
+    for change in changes:
+        if _is_unclean(change):
+            leader = change.after.leader
+            found = longest if leader in change.before.suspects else unclean
+            found.append(f"{names[change.topic_id]}-{change.partition} (broker {leader})")
+    if longest:
+        yield (
+            "no replica ended cleanly, so the one with the longest log leads; what was "
+            f"acknowledged before it was on that disk may be missing: {listed(longest)}"
+        )
+    if unclean:
+        yield (
+            "led by a replica that was not in sync; acknowledged records that it lacks are lost: "
+            f"{listed(unclean)}"
+        )
 
 
 def _is_unclean(change: PartitionChange) -> bool:

@@ -65,6 +65,7 @@ __all__ = [
     "tellable_pages",
     "unhearing_brokers",
     "usable_brokers",
+    "with_share",
     "without_member",
 ]
 
@@ -174,6 +175,7 @@ def let_in(image: MetadataImage, unread: Collection[int] = ()) -> dict[int, Memb
             epoch=one.epoch,
             rack=one.rack,
             directory_id=one.directory_id,
+            awaits_share=_awaits_share(image, one.broker_id, unread),
         )
         for one in image.brokers.values()
         if _is_usable(image, one)
@@ -189,6 +191,22 @@ def let_in(image: MetadataImage, unread: Collection[int] = ()) -> dict[int, Memb
         if untold != member.untold:
             members[broker_id] = replace(member, untold=untold)
     return members
+
+
+def with_share(image: MetadataImage, joined: Collection[int]) -> dict[int, MemberImage]:
+    """The members; these have got their share."""
+    return {
+        one: replace(member, awaits_share=member.awaits_share and one not in joined)
+        for one, member in image.members.items()
+    }
+
+
+def _awaits_share(image: MetadataImage, broker_id: int, unread: Collection[int]) -> bool:
+    """Whether a broker is to be given its share: it has joined where others hold something."""
+    if broker_id in image.members:
+        return image.members[broker_id].awaits_share
+    held = (one.replicas for topic in image.topics.values() for one in topic.own_partitions)
+    return bool(image.topics or unread) and not any(broker_id in replicas for replicas in held)
 
 
 def tellable_pages(image: MetadataImage, unread: Collection[int]) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Which replicas the controller makes by itself, so that nothing depends on one broker. Pure.
+"""Which replicas the controller makes or moves by itself, so that no broker is missed. Pure.
 
 They are remade elsewhere if their broker is gone or is to hold nothing. A partition whose data is
 nowhere else is left alone: its broker may come back, and an empty copy would be no help. So only
@@ -8,6 +8,11 @@ Internal topics grow with the cluster: one that was made while there was one bro
 When brokers have joined, it gets more, up to `offsets.topic.replication.factor` and
 `transaction.state.log.replication.factor`. Only then: whoever gives such a topic fewer replicas
 later has a reason.
+
+A broker that has joined is given its share of replicas and leaderships (ADR 0028). All brokers have
+a share but those that are to hold nothing; one that is away for a moment has one too. Partitions
+that are moved already, or lack a replica, stay: somebody else decides about the first, and a move
+of the second would not end, and would keep others from beginning.
 """
 
 from __future__ import annotations
@@ -15,11 +20,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 
-from tidemill.core.balance import Assignment, resized, startable, vacated
+from tidemill.core.balancing.balance import (
+    Assignment,
+    Share,
+    Sizes,
+    evened,
+    filled,
+    lacking,
+    resized,
+    startable,
+    vacated,
+)
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MOVES_PER_BROKER_MAX, PLANNED_MOVES_MAX
-from tidemill.metadata.controller.decisions import live_brokers, usable_brokers
+from tidemill.metadata.controller.decisions import (
+    draining_brokers,
+    live_brokers,
+    usable_brokers,
+)
 from tidemill.metadata.controller.reassignment import is_waiting_to_forget
 from tidemill.metadata.image.metadata_image import (
     OFFSETS_TOPIC,
@@ -31,48 +50,66 @@ from tidemill.metadata.special_topics.internal_topics import internal_replicas
 
 __all__ = [
     "assignment_of",
+    "evening_moves",
+    "filling_moves",
     "growing_moves",
     "has_single_copy",
     "moving_of",
-    "usable_racks",
     "vacating_moves",
 ]
+
+Moves = dict[TopicPartition, tuple[int, ...]]
 
 _GROWING = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
-def assignment_of(image: MetadataImage) -> dict[TopicPartition, tuple[int, ...]]:
-    """Where the replicas of partitions that have a leader are, or will be."""
-    live = live_brokers(image).brokers
-    return {name: one.target for name, one in _partitions(image) if one.leader in live}
-
-
-def usable_racks(image: MetadataImage) -> dict[int, str]:
-    """The brokers that may be given replicas, with their racks."""
-    return {one: image.brokers[one].rack for one in sorted(usable_brokers(image))}
-
-
-def moving_of(image: MetadataImage) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Who comes and who goes in the moves that go on and still copy."""
-    return [
-        (one.adding, one.removing)
-        for _, one in _partitions(image)
-        if one.is_moving and not is_waiting_to_forget(one)
-    ]
-
-
-def vacating_moves(
-    image: MetadataImage, leave: Collection[int]
-) -> dict[TopicPartition, tuple[int, ...]]:
-    """The moves off the brokers in `leave` that may begin now."""
+def vacating_moves(image: MetadataImage, leave: Collection[int]) -> tuple[Moves, bool]:
+    """The moves off the brokers in `leave` that may begin now, and whether any are left to do."""
     moving = moving_of(image)
     departing = Counter(one for _, removing in moving for one in removing)
     if all(departing[one] >= MOVES_PER_BROKER_MAX for one in leave):
-        return {}  # most looks while a broker empties: a plan costs a look at all partitions
-    assignment: Assignment = assignment_of(image)
-    racks = usable_racks(image)
-    plan = vacated(assignment, racks, sorted(leave), moves_max=PLANNED_MOVES_MAX)
-    return startable(plan, assignment, moving)
+        return {}, True  # most looks while a broker empties: a plan costs a look at all partitions
+    assignment = _led_assignment(image)
+    plan = vacated(assignment, _usable_racks(image), sorted(leave), moves_max=PLANNED_MOVES_MAX)
+    return startable(plan, assignment, moving), bool(plan)
+
+
+def filling_moves(
+    image: MetadataImage, joined: Collection[int], leave: Collection[int], sizes: Sizes
+) -> tuple[Moves, frozenset[int]]:
+    """The moves to brokers that have joined that may begin now, and who of them needs no more."""
+    moving = moving_of(image)
+    arriving = Counter(one for adding, _ in moving for one in adding)
+    if all(arriving[one] >= MOVES_PER_BROKER_MAX for one in joined):
+        return {}, frozenset()
+    assignment, fixed = assignment_of(image), _fixed(image)
+    share = Share.of(assignment, image.members.keys() - frozenset(leave))
+    lacks = lacking(assignment, sorted(joined), share)
+    plan = filled(
+        assignment,
+        _usable_racks(image),
+        lacks,
+        share,
+        sizes=sizes,
+        fixed=fixed,
+        moves_max=MOVES_PER_BROKER_MAX * len(lacks),
+    )
+    if not plan and not fixed:
+        return {}, frozenset(joined)  # there is nothing that could be given
+    return startable(plan, assignment, moving), frozenset(joined).difference(lacks)
+
+
+def evening_moves(image: MetadataImage, sizes: Sizes) -> tuple[Moves, bool]:
+    """The moves from full to empty brokers that may begin now, and whether there are any at all."""
+    assignment = assignment_of(image)
+    plan = evened(
+        assignment,
+        _usable_racks(image),
+        sizes=sizes,
+        fixed=_fixed(image),
+        moves_max=MOVES_PER_BROKER_MAX * len(image.brokers),
+    )
+    return startable(plan, assignment, moving_of(image)), bool(plan)
 
 
 def has_single_copy(image: MetadataImage) -> bool:
@@ -85,25 +122,72 @@ def has_single_copy(image: MetadataImage) -> bool:
     )
 
 
-def growing_moves(
-    image: MetadataImage, config: BrokerConfig
-) -> tuple[dict[TopicPartition, tuple[int, ...]], bool]:
-    """The moves that may begin now, and whether there are any at all."""
-    whole = assignment_of(image)
-    assignment = {name: replicas for name, replicas in whole.items() if name.topic in _GROWING}
-    plan = dict(_plan(image, config, assignment))
-    return startable(plan, assignment, moving_of(image) if plan else ()), bool(plan)
+def growing_moves(image: MetadataImage, config: BrokerConfig) -> tuple[Moves, bool, bool]:
+    """The moves that may begin now, whether there are any at all, and whether more may come.
+
+    That is so while a broker is away that could be given replicas, or a partition has no leader.
+    """
+    topics = {name: image.topics[name] for name in _GROWING if name in image.topics}
+    live = live_brokers(image).brokers
+    whole = {
+        TopicPartition(name, index): partition
+        for name, topic in topics.items()
+        for index, partition in enumerate(topic.partitions)
+    }
+    led = {name: one.target for name, one in whole.items() if one.leader in live}
+    away = image.members.keys() - live - draining_brokers(image)
+    plan = dict(_plan(image, config, led))
+    may_come = bool(topics) and (bool(away) or len(led) < len(whole))
+    return startable(plan, led, moving_of(image) if plan else ()), bool(plan), may_come
 
 
 def _plan(
     image: MetadataImage, config: BrokerConfig, assignment: Assignment
 ) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
-    racks = usable_racks(image)
+    racks = _usable_racks(image)
     for topic in _GROWING:
         factor = internal_replicas(topic, config, len(racks))
         for name, target in resized(assignment, racks, factor, topic).items():
             if len(target) > len(assignment[name]):
                 yield name, target
+
+
+# --- what there is -------------------------------------------------------------------------------
+
+
+def assignment_of(image: MetadataImage) -> Assignment:
+    """Where the replicas of all partitions are, or will be."""
+    return {name: one.target for name, one in _partitions(image)}
+
+
+def _led_assignment(image: MetadataImage) -> Assignment:
+    """The same, without the partitions that have no leader."""
+    live = live_brokers(image).brokers
+    return {name: one.target for name, one in _partitions(image) if one.leader in live}
+
+
+def _fixed(image: MetadataImage) -> frozenset[TopicPartition]:
+    """Partitions that are being moved, or are not led, or lack a replica now."""
+    live = live_brokers(image).brokers
+    return frozenset(
+        name
+        for name, one in _partitions(image)
+        if one.is_moving or one.leader not in live or not live.issuperset(one.replicas)
+    )
+
+
+def _usable_racks(image: MetadataImage) -> dict[int, str]:
+    """The brokers that may be given replicas, with their racks."""
+    return {one: image.brokers[one].rack for one in sorted(usable_brokers(image))}
+
+
+def moving_of(image: MetadataImage) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Who comes and who goes in the moves that go on and still copy."""
+    return [
+        (one.adding, one.removing)
+        for _, one in _partitions(image)
+        if one.is_moving and not is_waiting_to_forget(one)
+    ]
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:

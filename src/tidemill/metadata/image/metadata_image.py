@@ -115,6 +115,8 @@ class MemberImage:
     untold: Mapping[int, Return] = field(default_factory=dict)
     """Pages that could not be read when the broker was let in, and what it came back with: their
     partitions do not know of its return yet, and it does not count there."""
+    awaits_share: bool = False
+    """It has joined and holds less than its share, which the controller is to give it."""
 
 
 @final
@@ -156,6 +158,8 @@ class PartitionImage:
     @property
     def target(self) -> tuple[int, ...]:
         """The replicas when the reassignment that goes on is done; all, if there is none."""
+        if not self.removing:
+            return self.replicas
         return tuple(one for one in self.replicas if one not in self.removing)
 
     @property

@@ -249,6 +249,8 @@ def _member_value(member: MemberImage) -> dict[str, Any]:
     }
     if member.untold:
         value["untold"] = {str(page): how.value for page, how in member.untold.items()}
+    if member.awaits_share:
+        value["awaits_share"] = True
     return value
 
 
@@ -266,6 +268,7 @@ def decode_members(stored: bytes) -> tuple[int, dict[int, MemberImage]]:
             rack=one.text("rack"),
             directory_id=one.uuid("directory") if one.has("directory") else ZERO_UUID,
             untold=_untold(one) if one.has("untold") else {},
+            awaits_share=one.flag("awaits_share") if one.has("awaits_share") else False,
         )
     return value.number("seq", 0, INT64_MAX), members
 

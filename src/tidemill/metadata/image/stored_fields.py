@@ -32,6 +32,8 @@ _FORMAT = 1
 _ZLIB_LEVEL = 1
 """A fifth larger than the usual level, in a third of the time: a page is packed at every change."""
 _SUM = re.compile(rb',"sum":"([0-9a-f]{8})"}\Z')
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Perhaps one half of a character, perhaps one of two that belong together."""
 _SUM_BYTES = len(b',"sum":"00000000"}')
 
 
@@ -69,9 +71,20 @@ def load(path: str, stored: bytes, formats: Collection[int] = (_FORMAT,)) -> Fie
         raise BadNode(path, "not JSON") from None
     if not isinstance(value, dict):
         raise BadNode(path, "not an object")
+    if _HALF.search(text) and not _is_text(value):
+        raise BadNode(path, "has half of a character")
     if value.get("v") not in formats:
         raise BadNode(path, "a format that this version does not know")
     return Fields(path, value)
+
+
+def _is_text(value: object) -> bool:
+    """Whether everything in it can be sent: JSON can name halves of characters, UTF-8 has none."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _inflated(path: str, stored: bytes) -> bytes:

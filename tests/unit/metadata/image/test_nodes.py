@@ -21,7 +21,10 @@ def test_the_other_nodes_survive_the_round_trip():
     assert nodes.decode_controller("/c", Node(nodes.encode_controller(controller), 0)) == controller
     assert nodes.decode_counter("/n", Node(nodes.encode_counter(1000), 0)) == 1000
     assert nodes.decode_cluster_id("/x", Node(nodes.encode_cluster_id("aB_-1"), 0)) == "aB_-1"
-    members = {4: MemberImage(broker_id=4, epoch=8, rack="r"), 0: MemberImage(broker_id=0, epoch=1)}
+    members = {
+        4: MemberImage(broker_id=4, epoch=8, rack="r"),
+        0: MemberImage(broker_id=0, epoch=1, awaits_share=True),
+    }
     stored = stored_fields.dump(nodes.members_value(5, members))
     assert nodes.decode_members(stored) == (5, members)
 
@@ -50,16 +53,24 @@ def test_a_long_value_is_stored_packed_and_a_short_one_as_text():
         b"[" * 100_000,
         b" " * (stored_fields.NODE_STORED_BYTES_MAX + 1),
         b'{"v":2}',
+        b'{"v":1,"a":{"host":"\\uD800"}}',
+        b'{"v":1,"\\udfff":1}',
         stored_fields.zlib.compress(b"[]"),
         stored_fields.zlib.compress(b'{"v":1}') + b"more",
         stored_fields.zlib.compress(b'{"v":1,"a":"' + b"x" * 20_000 + b'"}')[:-9],
         stored_fields.zlib.compress(b" " * (stored_fields.NODE_INFLATED_BYTES_MAX + 1)),
     ],
-    ids=range(12),
+    ids=range(14),
 )
 def test_S46_a_value_that_we_did_not_write_is_bad(value):
     with pytest.raises(BadNode):
         stored_fields.load("/p", value)
+
+
+def test_a_character_beyond_the_first_plane_is_text():
+    stored = stored_fields.dump({"a": "\U0001f600"})
+    assert b"\\ud83d" in stored
+    assert stored_fields.load("/p", stored).text("a") == "\U0001f600"
 
 
 def test_S46_bad_paths_and_ids_are_bad_nodes():
