@@ -67,8 +67,9 @@ class States:
         self.seen.append(state)
         self._changed.set()
 
-    async def until(self, state: SessionState) -> None:
-        while state not in self.seen:
+    async def until(self, *states: SessionState) -> None:
+        """Wait for one of them."""
+        while not set(states) & set(self.seen):
             await self._changed.wait()
             self._changed.clear()
         self.seen.clear()
@@ -315,6 +316,29 @@ def test_a_session_outlives_the_server_that_it_is_connected_to(run, zookeeper, t
     run(scenario())
 
 
+def test_a_server_that_stands_still_is_left_for_another_one(run, tmp_path):
+    async def scenario() -> None:
+        ensemble = ZookeeperEnsemble(tmp_path)
+        await asyncio.to_thread(ensemble.start)
+        coord = new_coord(ensemble.address, session_s=5)
+        states = States(coord)
+        try:
+            await coord.start()
+            assert coord._session is not None
+            port = coord._session._connection._socket.getpeername()[1]
+            (server,) = (one for one in ensemble.servers if one.address.endswith(f":{port}"))
+            server.pause()
+            await states.until(SessionState.SUSPENDED)
+            # Another server answers. It has ended the session if it first had to be elected.
+            await states.until(SessionState.CONNECTED, SessionState.LOST)
+            server.resume()
+            await coord.close()
+        finally:
+            ensemble.stop()
+
+    run(scenario())
+
+
 async def _answers(coord: ZookeeperCoord) -> None:
     """Wait until a newest read is answered: the session has found another server, if it had to."""
     changed = asyncio.Event()
@@ -328,3 +352,42 @@ async def _answers(coord: ZookeeperCoord) -> None:
             changed.clear()
         else:
             return
+
+
+def test_a_registration_that_its_own_session_removes_does_not_end_the_session(play):
+    async def scenario(_relayed: ZookeeperCoord, direct: ZookeeperCoord) -> None:
+        await direct.multi([Create("/brokers/1", b"", ephemeral=True)])
+        states = States(direct)
+        await is_renewed(direct, direct.lease_until)
+        await direct.multi([Delete("/brokers/1", 0)])
+        for _ in range(3):  # renewals that find no registration
+            await is_renewed(direct, direct.lease_until)
+        assert states.seen == []
+        await direct.multi([Create("/brokers/1", b"", ephemeral=True)])
+        await is_renewed(direct, direct.lease_until)
+        assert states.seen == []
+
+    play(scenario)
+
+
+def test_a_lease_goes_on_after_somebody_has_removed_the_node_that_it_is_renewed_by(play):
+    async def scenario(relayed: ZookeeperCoord, direct: ZookeeperCoord) -> None:
+        node = await relayed.get("/renew/1")
+        assert node is not None
+        await relayed.multi([Delete("/renew/1", node.version)])
+        await is_renewed(direct, CLOCK.boottime() + SESSION_S)
+
+    play(scenario)
+
+
+def test_what_is_newest_is_read_after_somebody_has_removed_the_node_that_leases_are_renewed_by(
+    play,
+):
+    async def scenario(relayed: ZookeeperCoord, direct: ZookeeperCoord) -> None:
+        await relayed.multi([Create("/a", b"1")])
+        node = await relayed.get("/renew/1")
+        assert node is not None
+        await relayed.multi([Delete("/renew/1", node.version)])
+        assert await direct.get("/a", newest=True) == Node(b"1", 0)
+
+    play(scenario)

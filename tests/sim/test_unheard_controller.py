@@ -130,6 +130,27 @@ def test_a_controller_that_was_only_busy_stays_in_office(seed):
 
 
 @SEEDS
+def test_nobody_steps_aside_from_a_controller_that_is_only_busy(seed):
+    """It could not let anybody in again."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send(3)
+        controller = controller_of(bench)
+        leader, behind = (one for one in IDS if one != controller)
+        await let_lead(bench, leader)
+        bench.world.net.isolate(host_name(leader), [host_name(behind)])
+        broker = bench.world.up_brokers()[leader]
+        epoch = broker.cluster.broker_epoch
+        async with bench.world.up_brokers()[controller].cluster._lock:  # as in a long change
+            await asyncio.sleep(2 * SOON_S)
+            assert broker.cluster.may_act
+            assert broker.cluster.broker_epoch == epoch
+        await heal_and_check(bench)
+
+    run(scenario, seed, configs={"min.insync.replicas": "3"})
+
+
+@SEEDS
 def test_a_controller_stays_if_the_others_take_back_what_they_said(seed):
     async def scenario(bench: Bench) -> None:
         await bench.send(3)

@@ -19,7 +19,7 @@ from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Node, Op
 __all__ = ["check_cluster", "found_cluster", "try_multi"]
 
 
-async def check_cluster(coord: Coord, cluster_id: str) -> None:
+async def check_cluster(coord: Coord, cluster_id: str, *, store: str) -> None:
     """UserError: the store has lost this broker's cluster; nobody may found another in its place.
 
     The topics of another cluster would make strays of all logs here.
@@ -27,21 +27,23 @@ async def check_cluster(coord: Coord, cluster_id: str) -> None:
     node = await coord.get(nodes.CLUSTER)
     found = None if node is None else _cluster_id(node)
     if found != cluster_id:
-        raise _lost(cluster_id, "no cluster" if found is None else f"cluster {found}")
+        raise _lost(cluster_id, "no cluster" if found is None else f"cluster {found}", store)
 
 
-def _lost(cluster_id: str, found: str) -> UserError:
+def _lost(cluster_id: str, found: str, store: str) -> UserError:
     return UserError(
-        f"the coordination store has {found}, this broker belongs to cluster {cluster_id}: "
-        "bring its store back, then start the broker again"
+        f"the coordination store has {found}, this broker belongs to cluster {cluster_id}: if "
+        f"{store} is the right store, bring its contents back, then start the broker again"
     )
 
 
-async def found_cluster(coord: Coord, rng: Rng, software: Software, *, own_id: str) -> str:
+async def found_cluster(
+    coord: Coord, rng: Rng, software: Software, *, own_id: str, store: str
+) -> str:
     """The cluster's id; the cluster is made if there is none. UserError: not a usable store.
 
     A new cluster has the highest levels of this software. None is made by a broker whose logs are
-    those of a cluster already, `own_id`.
+    those of a cluster already, `own_id`. `store` is what people call the store.
     """
     cluster_id = base64.urlsafe_b64encode(rng.uuid().bytes).rstrip(b"=").decode()
     made: list[Op] = [
@@ -59,7 +61,7 @@ async def found_cluster(coord: Coord, rng: Rng, software: Software, *, own_id: s
                 "`tidemill cluster migrate`, run again, ends it"
             )
         if own_id:
-            raise _lost(own_id, "no cluster")
+            raise _lost(own_id, "no cluster", store)
         await try_multi(coord, made)
         node = await coord.get(nodes.CLUSTER)
     if node is None:

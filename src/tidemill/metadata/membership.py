@@ -38,13 +38,16 @@ class Membership:
         broker_id: int,
         rng: Rng,
         software: Software,
+        store: str,
     ) -> None:
+        """`store` is what people call the store: its file, or where the ZooKeeper is."""
         self._coord = coord
         self._keeper = keeper
         self._lease = lease
         self._broker_id = broker_id
         self._rng = rng
         self._software = software
+        self._store = store
         self._registration = Registration(coord, broker_id, rng, software)
         self.own_id = ""
         """The cluster that an earlier life of this broker belonged to."""
@@ -76,12 +79,13 @@ class Membership:
             await self._coord.start()
         cluster_id = self._keeper.image.cluster_id
         if cluster_id:
-            await check_cluster(self._coord, cluster_id)
+            await check_cluster(self._coord, cluster_id, store=self._store)
             return
         draft = ImageDraft(self._keeper.image)
-        draft.set_cluster_id(
-            await found_cluster(self._coord, self._rng, self._software, own_id=self.own_id)
+        found = await found_cluster(
+            self._coord, self._rng, self._software, own_id=self.own_id, store=self._store
         )
+        draft.set_cluster_id(found)
         await self._keeper.publish(draft)
 
     async def join(self) -> None:
@@ -90,8 +94,16 @@ class Membership:
         await self._keeper.load(newest=True)
         self._check_version()
         await self._publish(await self._registration.make())
-        # The session may have ended while partitions followed: then there is another one to make.
+        # The session may have ended since the store has answered: then there is another to make.
+        if self._coord.state is SessionState.LOST:
+            self.resign()
         self._lease.registered = self._registration.made is not None
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether somebody else has removed the registration, or put another one in its place."""
+        found = self._keeper.image.brokers.get(self._broker_id)
+        return self._lease.registered and (found is None or found.epoch != self.broker_epoch)
 
     async def update(self) -> None:
         """Let the registration say what it should. CoordConflict: it was removed."""

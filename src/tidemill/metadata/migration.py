@@ -14,7 +14,8 @@ broker that finds a mark instead of the cluster refuses to start. Versions of no
 epochs and counters are values.
 
 The caller sees to it that no broker of this host runs; one of another host is found by its
-registration. `/controller` is held meanwhile, so that a broker that starts is not let in.
+registration. `/controller` is held meanwhile, so that a broker that starts is not let in. One that
+registers before step 3 makes it fail; none registers after it: a registration checks `/cluster`.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from typing import final
 from tidemill.core.config.keys import INT32_MAX
 from tidemill.core.errors import UserError
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.head import HEAD, PAGES
+from tidemill.metadata.image.head import PAGES
 from tidemill.metadata.store.coord import (
+    Check,
     Coord,
     CoordConflict,
     Create,
@@ -60,7 +62,6 @@ class Migration:
             await self._check_no_broker()
             await self._mark_target(cluster_id)
             await self._copy()
-            await self._check_no_broker()
             await self._mark_source(cluster_id)
             await self._open_target(cluster_id)
         return cluster_id
@@ -88,7 +89,7 @@ class Migration:
                 )
         if own is not None and there is not None:
             raise UserError(f"both stores have cluster {cluster_id}: one is an old copy; remove it")
-        if there is None and begun is None and await self._target.get(HEAD) is not None:
+        if there is None and begun is None and await _values(self._target):
             raise UserError("the store to move to is not empty: name another one")
         return cluster_id
 
@@ -147,10 +148,14 @@ class Migration:
 
     async def _mark_source(self, cluster_id: str) -> None:
         node = await self._source.get(nodes.CLUSTER, newest=True)
+        last = await self._source.get(nodes.BROKER_EPOCH, newest=True)
+        await self._check_no_broker()
         if node is not None:
             mark = nodes.encode_cluster_id(cluster_id)
             old = await self._source.get(nodes.MIGRATION, newest=True)
             ops: list[Op] = [Delete(nodes.CLUSTER, node.version)]
+            if last is not None:  # it changes with every registration
+                ops.append(Check(nodes.BROKER_EPOCH, last.version))
             if old is None:
                 ops.append(Create(nodes.MIGRATION, mark))
             await self._changed(self._source, ops)

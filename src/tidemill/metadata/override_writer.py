@@ -92,7 +92,9 @@ class OverrideWriter:
         except KafkaError as error:
             result.refuse(error)
             return result
-        unread = {} if stored is None or change.replace_all else stored.unread
+        named = {name for name, _, _ in change.changes}
+        left = {} if stored is None or change.replace_all else stored.unread
+        unread = {name: text for name, text in left.items() if name not in named}
         if not after and not unread:
             draft.drop_overrides(change.owner)
         elif stored is None or (stored.values, stored.unread) != (after, unread):

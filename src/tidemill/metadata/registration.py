@@ -88,7 +88,7 @@ class Registration:
     async def make(self) -> BrokerImage:
         """Register in a new epoch. UserError: another broker has our id."""
         for _ in range(CAS_ATTEMPTS_MAX):
-            ops = await self._ended_life()
+            ops = [await self._is_cluster_here(), *await self._ended_life()]
             last, version = await read_counter(self._coord, nodes.BROKER_EPOCH)
             count = last + 1
             epoch = (count << _RANDOM_BITS) + self._rng.below(1 << _RANDOM_BITS)
@@ -100,44 +100,63 @@ class Registration:
             except CoordConflict:
                 continue
             self.made, self.epoch = broker, epoch
-            if isinstance(ops[0], Delete):
+            if any(isinstance(one, Delete) and one.path == self._path for one in ops):
                 log.warning("back before its last session ended: replaced its own registration")
             return broker
         raise StoreUnavailable("the cluster changes too fast to join it")
 
     async def update(self) -> BrokerImage:
         """Bring the node in line with `presence`. CoordConflict: it is not ours any more."""
-        node = await self._coord.get(self._path)
-        if node is None or self.made is None or self._decoded(node).epoch != self.epoch:
-            raise CoordConflict(self._path, "is not the registration of this session")
-        broker = self._image(self.epoch)
-        await self._coord.multi([Put(self._path, nodes.encode_broker(broker), node.version)])
-        self.made = broker
-        return broker
+        for _ in range(CAS_ATTEMPTS_MAX):
+            last = await self._last_registration()
+            node = await self._coord.get(self._path)
+            if node is None or self.made is None or self._decoded(node).epoch != self.epoch:
+                raise CoordConflict(self._path, "is not the registration of this session")
+            broker = self._image(self.epoch)
+            put = Put(self._path, nodes.encode_broker(broker), node.version)
+            try:
+                await self._coord.multi([*last, put])
+            except CoordConflict:
+                continue
+            self.made = broker
+            return broker
+        raise StoreUnavailable("the cluster changes too fast to change a registration")
 
     async def withdrawal(self) -> list[Op]:
-        """What removes the last registration, and an office of this broker; nothing: it is gone.
-
-        If it comes late, it must not remove the next one, whose node has the same version again.
-        """
-        _, version = await read_counter(self._coord, nodes.BROKER_EPOCH)
+        """What removes the last registration, and an office of this broker; nothing: it is gone."""
+        last = await self._last_registration()
         node = await self._coord.get(self._path)
         if node is None or self._decoded(node).epoch != self.epoch:
             return []
-        return [
-            Check(nodes.BROKER_EPOCH, version),
-            Delete(self._path, node.version),
-            *await self._own_office(),
-        ]
+        return [*last, Delete(self._path, node.version), *await self._own_office()]
+
+    async def _last_registration(self) -> list[Op]:
+        """What fails after the next registration of any broker.
+
+        A change of this one that comes late must not meet the next one, whose node has the same
+        version again.
+        """
+        node = await self._coord.get(nodes.BROKER_EPOCH)
+        return [] if node is None else [Check(nodes.BROKER_EPOCH, node.version)]
+
+    async def _is_cluster_here(self) -> Op:
+        """What keeps this broker out of a store that its cluster has left (`migration.py`)."""
+        node = await self._coord.get(nodes.CLUSTER)
+        if node is None:
+            raise StoreUnavailable(f"{nodes.CLUSTER} is missing")
+        return Check(nodes.CLUSTER, node.version)
 
     async def _ended_life(self) -> list[Op]:
-        """What removes the registration of an earlier life, if there is one."""
+        """What removes the registration of an earlier life, if there is one, and its office."""
         node = await self._coord.get(self._path)
         if node is None:
-            return []
+            return await self._own_office()
         own = self.presence.directory_id
         if own == ZERO_UUID or self._decoded(node).directory_id != own:
-            raise UserError(f"node.id={self._broker_id}: another broker has this id")
+            raise UserError(
+                f"node.id={self._broker_id}: another broker has this id; stop that one, or choose "
+                "an id that is free"
+            )
         return [Delete(self._path, node.version), *await self._own_office()]
 
     async def _own_office(self) -> list[Op]:

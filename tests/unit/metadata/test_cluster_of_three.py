@@ -21,7 +21,7 @@ from tidemill.metadata.controller.election import with_live_brokers
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import DeletedTopic, Delta
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.metadata.store.coord import Node, Op, Put
+from tidemill.metadata.store.coord import CoordConflict, Create, Delete, Node, Op, Put
 from tidemill.metadata.store.memory_store import MemoryCoord
 
 
@@ -306,7 +306,10 @@ def test_an_election_that_may_lose_records_is_announced(run):
         small.crash(1)
         await small.catch_up()
         assert partition(clusters[0]).leader == 0
-        assert small.members[0].alarms == ["t-0: broker 0 leads without being in sync"]
+        assert small.members[0].alarms == [
+            "led by a replica that was not in sync; acknowledged records that it lacks are lost: "
+            "t-0 (broker 0)"
+        ]
 
     run(scenario())
 
@@ -507,5 +510,111 @@ def test_L1_a_session_that_ends_while_partitions_follow_the_registration_is_not_
         assert len(lives) == 2
         assert cluster.may_act
         assert cluster.broker_epoch not in lives
+
+    run(scenario())
+
+
+def test_L1_a_session_that_ends_before_its_registration_is_heard_of_is_not_the_last_one(
+    run, monkeypatch
+):
+    async def scenario() -> None:
+        world = SmallCluster()
+        _, cluster = await world.start(0, 1)
+        coord = world.members[1].coord
+        registered: list[Op] = []
+        multi = coord.multi
+
+        async def ended_once(ops: Sequence[Op]) -> None:
+            await multi(ops)
+            made = [one for one in ops if isinstance(one, Create) and one.ephemeral]
+            if made and not registered:
+                registered.extend(made)
+                world.server.expire(coord)  # it is over when the caller goes on
+
+        monkeypatch.setattr(coord, "multi", ended_once)
+        world.server.expire(coord)
+        with suppress(StoreUnavailable):
+            await cluster.catch_up()
+        assert registered
+        assert not cluster.may_act
+        await world.catch_up()
+        assert cluster.may_act
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("removed", [0, 1])
+def test_L1_a_broker_whose_registration_somebody_has_removed_registers_again(run, removed):
+    """Broker 0 is the controller: another broker can take its office, or it itself again."""
+
+    async def scenario() -> None:
+        world, clusters = await three_brokers()
+        path, cluster = nodes.broker_path(removed), clusters[removed]
+        epoch, node = cluster.broker_epoch, world.server.get(path)
+        assert node is not None
+        session = world.server.session()
+        await session.start()
+        await session.multi([Delete(path, node.version)])
+        with pytest.raises(StoreUnavailable, match="was removed"):
+            await cluster.catch_up()
+        assert not cluster.may_act
+        assert not cluster.is_controller
+        await world.catch_up()
+        assert cluster.may_act
+        assert cluster.broker_epoch > epoch
+        (controller,) = [one for one in clusters if one.is_controller]
+        (made,) = await controller.create_topics([TopicSpec(name="next")])
+        assert made.code is ErrorCode.NONE
+
+    run(scenario())
+
+
+def test_I15_what_a_registration_was_to_say_does_not_come_after_the_next_one(run, monkeypatch):
+    """The next one is a node of the same path, session and version."""
+
+    async def scenario() -> None:
+        world, clusters = await three_brokers()
+        cluster, coord = clusters[2], world.members[2].coord
+        late: list[Sequence[Op]] = []
+
+        async def unanswered(ops: Sequence[Op]) -> None:
+            late.append(ops)
+            raise StoreUnavailable("no answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(coord, "multi", unanswered)
+            cluster.report_unheard(1)
+            with pytest.raises(StoreUnavailable):
+                await cluster.catch_up()
+        assert await cluster._try_withdraw()
+        await world.catch_up()
+        epoch = cluster.broker_epoch
+        with pytest.raises(CoordConflict):
+            await coord.multi(late[0])
+        await world.catch_up()
+        assert clusters[0].image.brokers[2].epoch == cluster.broker_epoch == epoch
+        assert cluster.may_act
+
+    run(scenario())
+
+
+def test_a_registration_changes_although_other_brokers_register_meanwhile(run, monkeypatch):
+    async def scenario() -> None:
+        world, clusters = await three_brokers()
+        coord, epoch = world.members[2].coord, clusters[2].broker_epoch
+        get, others = coord.get, [3, 4]
+
+        async def read_slowly(path: str, newest: bool = False) -> Node | None:
+            node = await get(path, newest)
+            if path == nodes.BROKER_EPOCH and others:
+                await world.register(others.pop())
+            return node
+
+        monkeypatch.setattr(coord, "get", read_slowly)
+        clusters[2].disk_failed()
+        await clusters[2].catch_up()
+        await world.catch_up()
+        assert clusters[0].image.brokers[2].failed
+        assert clusters[2].broker_epoch == epoch
 
     run(scenario())

@@ -6,10 +6,12 @@ import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, StoreUnavailable, UserError
-from tidemill.metadata.controller.controller import PartitionsSpec, TopicSpec
+from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.metadata.image.page import page_of
+from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.store.coord import Create, Delete, Put
 
 
@@ -128,6 +130,45 @@ def test_S46_a_key_that_this_version_does_not_know_neither_hides_its_topic_nor_g
         assert any("future.key" in alarm for alarm in small.members[0].alarms)
         await cluster.create_partitions([PartitionsSpec(name="t", count=2)])
         assert small.stored_topics()["t"].overrides == keys
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("text", ["compact", None])
+def test_S46_a_key_that_was_set_anew_has_the_new_value_on_every_broker(run, text):
+    """Another version has stored a value for it that this one does not know."""
+
+    async def scenario() -> None:
+        small = SmallCluster()
+        clusters = await small.start(0, 1)
+        await clusters[0].create_topics([TopicSpec(name="t", partitions=1)])
+        stored = small.stored_topics()["t"]
+        await small.put_topic(stored._replace(overrides={"cleanup.policy": "shrink"}))
+        await small.catch_up()
+        op = AlterOp.DELETE if text is None else AlterOp.SET
+        wanted = ConfigChange(name="t", changes=[("cleanup.policy", op, text)])
+        (result,) = await clusters[0].alter_topic_configs([wanted])
+        assert result.code is ErrorCode.NONE
+        await small.catch_up()
+        keys = {} if text is None else {"cleanup.policy": text}
+        assert small.stored_topics()["t"].overrides == keys
+        assert [one.image.topics["t"].overrides for one in clusters] == [keys, keys]
+
+    run(scenario())
+
+
+def test_S46_I28_an_internal_topic_is_mended_on_every_broker(run):
+    """Its leader would delete committed offsets by their age."""
+
+    async def scenario() -> None:
+        small = SmallCluster()
+        clusters = await small.start(0, 1)
+        await clusters[0].create_topics([TopicSpec(name=OFFSETS_TOPIC, by_coordinator=True)])
+        stored = small.stored_topics()[OFFSETS_TOPIC]
+        keys = {**stored.overrides, "cleanup.policy": "shrink"}
+        await small.put_topic(stored._replace(overrides=keys))
+        await small.catch_up()
+        assert all(one.image.topics[OFFSETS_TOPIC].config.compacts for one in clusters)
 
     run(scenario())
 

@@ -57,9 +57,12 @@ def test_a_broker_that_comes_back_to_an_empty_store_founds_no_cluster(run):
 def test_nor_does_one_that_is_started_with_the_logs_of_a_cluster(run):
     async def scenario() -> None:
         coord = MemoryCoordServer().session()
-        config = broker_config(flags=["node.id=0"])
+        config = broker_config(flags=["node.id=0", "data.dir=/var/tm"])
         cluster = Cluster(coord, config, SeededRng(0), clock=ManualClock())
-        with pytest.raises(UserError, match="has no cluster, this broker belongs to cluster abc"):
+        line = (
+            "has no cluster, this broker belongs to cluster abc: if /var/tm/coord.db is the right"
+        )
+        with pytest.raises(UserError, match=line):
             await cluster.identify("abc")
         assert await coord.get(nodes.CLUSTER) is None
         assert await cluster.identify()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import final
 
 import pytest
 
+from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, first_levels
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import Head, page_path
 from tidemill.metadata.image.stored_fields import dump
 from tidemill.metadata.migration import Migration
-from tidemill.metadata.store.coord import Create, Delete, Op, Put
+from tidemill.metadata.store.coord import Create, Delete, Node, Op, Put
 from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
 
 KEPT = {
@@ -29,6 +30,27 @@ KEPT = {
 }
 STEPS = 6
 """Hold, mark, two pieces, close, open."""
+
+
+@final
+class Racing:
+    """A session that lets something else happen after it has seen that no broker runs."""
+
+    def __init__(self, coord: MemoryCoord, happen: Callable[[], Awaitable[None]]) -> None:
+        self._coord = coord
+        self._happen = happen
+        self._looks = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._coord, name)
+
+    async def children(self, path: str) -> list[tuple[str, Node]]:
+        found = await self._coord.children(path)
+        if path == nodes.BROKERS:
+            self._looks += 1
+            if self._looks == 2:  # the last time
+                await self._happen()
+        return found
 
 
 @final
@@ -210,5 +232,62 @@ def test_a_store_with_something_else_in_it_is_refused(run):
         await coord.multi([Create(nodes.HEAD, b"")])
         with pytest.raises(UserError, match="not empty"):
             await _move(await _new(), target)
+
+    run(scenario())
+
+
+def test_a_store_with_nodes_of_another_program_is_refused_and_keeps_them(run):
+    async def scenario() -> None:
+        target = MemoryCoordServer()
+        coord = target.session()
+        await coord.start()
+        await coord.multi([Create("/theirs", b"precious")])
+        with pytest.raises(UserError, match="not empty"):
+            await _move(await _new(), target)
+        assert _stored(target) == {"/theirs": b"precious"}
+
+    run(scenario())
+
+
+def test_a_broker_that_registers_after_the_last_look_stops_the_move(run):
+    async def scenario() -> None:
+        small, target = SmallCluster(), MemoryCoordServer()
+        await small.start(0)
+        await small.members.pop(0).cluster.close()
+        first, second = small.server.session(), target.session()
+        await first.start()
+        await second.start()
+        with pytest.raises(UserError, match="something else writes"):
+            await Migration(Racing(first, lambda: small.register(0)), second).run()
+        await first.close()
+        await small.catch_up()
+        assert small.members[0].cluster.is_controller
+        assert not _is_usable(target)
+
+    run(scenario())
+
+
+def test_a_broker_that_registers_after_the_move_has_no_place_in_the_store_it_left(run):
+    """It has found its cluster there before the move, and reads what there is of it."""
+
+    async def scenario() -> None:
+        small, target = SmallCluster(), MemoryCoordServer()
+        (cluster,) = await small.start(0)
+        coord = small.members[0].coord
+        small.server.expire(coord)
+        load = cluster._keeper.load
+
+        async def load_slowly(*, newest: bool = False) -> None:
+            cluster._keeper.load = load
+            await load(newest=newest)
+            await _move(small.server, target)
+
+        cluster._keeper.load = load_slowly
+        with pytest.raises(StoreUnavailable):
+            await cluster.catch_up()
+        assert small.server.children(nodes.BROKERS) == []
+        with pytest.raises(UserError, match="no cluster"):
+            await cluster.catch_up()
+        assert small.server.get(nodes.CONTROLLER) is None
 
     run(scenario())

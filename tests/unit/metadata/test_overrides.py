@@ -247,3 +247,18 @@ def test_every_owner_survives_the_round_trip(owner):
     keys = {SESSION: "60000"}
     value = stored_fields.dump(nodes.settings_value(4, {owner: StoredOverrides(keys)}))
     assert nodes.decode_settings(value)[:2] == (4, {owner: keys})
+
+
+def test_S46_a_key_of_a_broker_that_was_set_anew_has_the_new_value_on_every_broker(run):
+    """Another version has stored a value for it that this one does not know."""
+
+    async def scenario():
+        small = SmallCluster()
+        await store(small, ALL_BROKERS, log_retention_ms="for ever")
+        clusters = await small.start(0, 1)
+        await put(clusters[0], ALL_BROKERS, RETENTION, "5")
+        await small.catch_up()
+        assert stored(small)[ALL_BROKERS] == {RETENTION: "5"}
+        assert [retention_ms(one) for one in clusters] == [5, 5]
+
+    run(scenario())

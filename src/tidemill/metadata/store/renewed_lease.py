@@ -19,7 +19,13 @@ from typing import final
 
 from tidemill.core.limits import FORMER_LEADER_KEPT_S
 
-__all__ = ["LEASE_PART", "RENEWALS_PER_TIMEOUT", "RenewedLease", "lease_timeout_s"]
+__all__ = [
+    "LEASE_PART",
+    "RENEWALS_PER_TIMEOUT",
+    "RenewedLease",
+    "lease_timeout_s",
+    "unanswered_max",
+]
 
 LEASE_PART = 2 / 3
 RENEWALS_PER_TIMEOUT = 5
@@ -31,6 +37,15 @@ _NEVER_BEGUN = float("-inf")
 def lease_timeout_s(session_timeout_s: float) -> float:
     """The timeout that leases are counted by, and renewed by."""
     return min(session_timeout_s, FORMER_LEADER_KEPT_S)
+
+
+def unanswered_max(session_timeout_s: float) -> int:
+    """How many renewals a server may leave unanswered before another one is tried.
+
+    They take two thirds of the session: the rest is left to find that other server.
+    """
+    interval_s = lease_timeout_s(session_timeout_s) / RENEWALS_PER_TIMEOUT
+    return int(LEASE_PART * session_timeout_s / interval_s)
 
 
 @final

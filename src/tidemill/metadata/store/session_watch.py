@@ -127,4 +127,9 @@ class SessionWatch:
         except OSError as error:
             _log.error("session %d hangs; process %d: %s", session_id, holder.pid, error)
         else:
-            _log.error("session %d hung: process %d was killed", session_id, holder.pid)
+            _log.error(
+                "session %d hung: process %d was killed, because it had stood still for %.0f s",
+                session_id,
+                holder.pid,
+                SESSION_HUNG_S,
+            )

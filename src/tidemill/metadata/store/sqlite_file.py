@@ -62,6 +62,9 @@ _FROM_FORMAT_1 = (
     "ALTER TABLE nodes RENAME COLUMN ephemeral TO session",
     _SCHEMA[1],
 )
+_VERSIONS_MAX = 1 << 62
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_RESTORE = "; put the newest good copy of it back: it has the topics, and the logs are untouched"
 _AFTER_ALL_PATHS = "\U0010ffff"
 
 Convert = Callable[[Sequence[tuple[str, Node]]], Sequence[tuple[str, bytes]]]
@@ -80,6 +83,13 @@ class Looked(NamedTuple):
     """Another process has changed something, or this one has removed an ended session."""
     is_alive: bool
     """Our own session is still there."""
+
+
+def _node(path: str, value: bytes, version: object) -> Node:
+    """StoreUnavailable: SQLite keeps in any column what a damaged file or another program has."""
+    if type(version) is not int or not 0 <= version < _VERSIONS_MAX:
+        raise StoreUnavailable(f"the coordination store is damaged: the version of {path!a}")
+    return Node(value, version)
 
 
 @contextmanager
@@ -133,7 +143,8 @@ class StoreFile:
                 self._path, isolation_level=None, timeout=0, check_same_thread=False
             )
         except sqlite3.Error as err:
-            raise UserError(f"cannot open {self._path}: {err}") from err
+            why = "it is a directory" if os.path.isdir(self._path) else str(err)
+            raise UserError(f"cannot open {self._path}: {why}") from err
         try:
             self._prepare()
             self._begin_session(monotonic)
@@ -141,7 +152,8 @@ class StoreFile:
             self._db.close()
             if err.sqlite_errorcode == sqlite3.SQLITE_BUSY:
                 raise UserError(self._in_use()) from err
-            raise UserError(f"cannot read {self._path}: {err}") from err
+            advice = _RESTORE if err.sqlite_errorcode in _DAMAGED else ""
+            raise UserError(f"cannot read {self._path}: {err}{advice}") from err
         except BaseException:
             self._db.close()
             raise
@@ -255,7 +267,7 @@ class StoreFile:
             " WHERE path >= ? AND path < ? ORDER BY path",
             (prefix, prefix + _AFTER_ALL_PATHS),
         )
-        return [(path, Node(value, version)) for path, value, version in rows]
+        return [(path, _node(path, value, version)) for path, value, version in rows]
 
     def multi(self, ops: Sequence[Op]) -> None:
         with _errors_translated(), self._queued(), self._transaction():
@@ -369,7 +381,7 @@ class StoreFile:
         row = self._db.execute(
             "SELECT CAST(value AS BLOB), version FROM nodes WHERE path = ?", (path,)
         ).fetchone()
-        return None if row is None else Node(*row)
+        return None if row is None else _node(path, *row)
 
     def _apply(self, op: Op, node: Node | None) -> None:
         match op:

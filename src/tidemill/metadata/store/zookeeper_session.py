@@ -21,9 +21,11 @@ from typing import Any, final
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import (
     AuthFailedError,
+    ConnectionDropped,
     KazooException,
     NoAuthError,
     NodeExistsError,
+    NoNodeError,
 )
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.connection import ConnectionHandler
@@ -35,6 +37,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from tidemill.core.config.zookeeper_config import ZookeeperConfig
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.metadata.store.coord import Check, Create, Delete, Op, Put, SessionState
+from tidemill.metadata.store.renewed_lease import unanswered_max
 from tidemill.metadata.store.zookeeper_auth import ZookeeperAuth
 
 __all__ = ["Watched", "ZookeeperSession"]
@@ -57,15 +60,28 @@ Watched = Callable[[Any], None]
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
-    """Remembers the session timeout that the server has chosen; kazoo forgets it."""
+    """Remembers the session timeout that the server has chosen, which kazoo forgets, and leaves a
+    server that does not answer.
+
+    kazoo asks a server whether it lives only when it has nothing else to send for a third of a
+    session. We renew more often than that, so it would wait for ever for one that stands still.
+    """
 
     negotiated_ms = 0
+    gives_up = False
+    """Whether the next request is to drop the connection instead; set in another thread."""
 
     def _invoke(self, timeout: float, request: object, xid: int | None = None) -> object:
         answer = super()._invoke(timeout, request, xid)
         if isinstance(request, Connect):
             self.negotiated_ms = answer[0].time_out
+            self.gives_up = False
         return answer
+
+    def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
+        if self.gives_up:
+            raise ConnectionDropped("the server does not answer")
+        super()._send_request(read_timeout, connect_timeout)
 
 
 @final
@@ -107,6 +123,8 @@ class ZookeeperSession:
         self._client._connection = self._connection
         self.is_over = False
         """Whether it has expired or was closed; set before anyone is told."""
+        self._unanswered = 0
+        """Renewals since the last one that was answered, or since another server was tried."""
 
     @property
     def timeout_s(self) -> float:
@@ -186,6 +204,10 @@ class ZookeeperSession:
         """A node without a value: it only has nodes below it."""
         return self._client.create_async(self._root + path, None)
 
+    def make_node(self, path: str) -> IAsyncResult:
+        """A node for `write`."""
+        return self._client.create_async(self._root + path, b"")
+
     def write(self, path: str) -> IAsyncResult:
         """Change a node that nobody reads; what is read behind it is as new as this."""
         return self._client.set_async(self._root + path, b"")
@@ -211,12 +233,20 @@ class ZookeeperSession:
         """Write, then read behind it; `renewed(head version, owner of the registration)`.
 
         Called in a thread of kazoo, and only if all of it was answered. -1 and 0 if there is none.
+        A server that leaves too many renewals unanswered is left for another one.
         """
+        if self._unanswered >= unanswered_max(self.timeout_s):
+            self._unanswered = 0
+            self._connection.gives_up = True
+        self._unanswered += 1
         results = [self.write(write), self.exists(head), self.exists(registration)]
 
         def done(last: IAsyncResult) -> None:
+            if isinstance(results[0].exception, NoNodeError):
+                self.make_node(write)  # somebody has removed it; the next renewal finds it
             if self.is_over or not all(one.successful() for one in (*results, last)):
                 return
+            self._unanswered = 0
             found: list[ZnodeStat | None] = [results[1].value, results[2].value]
             renewed(
                 -1 if found[0] is None else found[0].version,

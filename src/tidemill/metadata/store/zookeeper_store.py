@@ -37,6 +37,7 @@ from tidemill.core.errors import StoreUnavailable
 from tidemill.metadata.store.coord import (
     CoordConflict,
     Create,
+    Delete,
     Node,
     Op,
     SessionState,
@@ -133,11 +134,8 @@ class ZookeeperCoord:
     async def _first_renewal(self, session: ZookeeperSession) -> None:
         """The registration of an earlier life may still be there: only the head matters."""
         sent_at = self._clock.boottime()
-        written = session.answer(session.write(self._paths.renew))
-        found = session.answer(session.exists(self._paths.head))
-        _, stat = await asyncio.gather(
-            self._answered(session, written), self._answered(session, found)
-        )
+        await self._written(session)
+        stat = await self._answered(session, session.answer(session.exists(self._paths.head)))
         with self._lease_lock:
             head_version = -1 if stat is None else stat.version
             self._lease.renewed(sent_at, lease_timeout_s(session.timeout_s), head_version)
@@ -206,12 +204,17 @@ class ZookeeperCoord:
     async def get(self, path: str, newest: bool = False) -> Node | None:
         session = self._open_session()
         if newest:
-            written = session.answer(session.write(self._paths.renew))
-            _, node = await asyncio.gather(
-                self._answered(session, written), self._read(session, path)
-            )
-            return node
+            await self._written(session)
         return await self._read(session, path)
+
+    async def _written(self, session: ZookeeperSession) -> None:
+        """What is read from now on is not older than this call."""
+        try:
+            await self._answered(session, session.answer(session.write(self._paths.renew)))
+        except NoNodeError:  # somebody has removed it
+            with suppress(NodeExistsError):
+                made = session.answer(session.make_node(self._paths.renew))
+                await self._answered(session, made)
 
     async def _read(self, session: ZookeeperSession, path: str) -> Node | None:
         try:
@@ -235,6 +238,8 @@ class ZookeeperCoord:
         session = self._open_session()
         if not ops:
             return
+        if any(isinstance(op, Delete) and op.path == self._paths.registration for op in ops):
+            self._is_registered = False  # a renewal may see that before we hear of it
         failure = await self._commit(session, ops)
         if failure is not None and _lacks_folder(ops, failure):
             await self._make_folders(session, ops)
@@ -324,7 +329,8 @@ class ZookeeperCoord:
         session.renew(write=renew, head=head, registration=registration, renewed=renewed)
 
     def _replaced(self, session: ZookeeperSession) -> None:
-        if session is self._session and self._state is not SessionState.LOST:
+        is_over = session is not self._session or self._state is SessionState.LOST
+        if self._is_registered and not is_over:
             _log.error("%s is not ours any more: begin anew", self._paths.registration)
             self._end()
 

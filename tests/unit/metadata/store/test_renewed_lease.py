@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tidemill.metadata.store.renewed_lease import RenewedLease
+from tidemill.metadata.store.renewed_lease import RenewedLease, unanswered_max
 
 TIMEOUT_S = 6.0
 
@@ -67,3 +67,8 @@ def test_renewals_that_wait_for_an_image_that_never_comes_are_bounded():
     lease.caught_up(1_000)
     assert lease.until == pytest.approx(999 + 4.0)
     assert len(lease._waiting) == 0
+
+
+def test_a_server_is_given_up_when_a_third_of_the_session_is_left_to_find_another():
+    assert unanswered_max(5.0) == 3  # of five, and the fourth is not sent to it any more
+    assert unanswered_max(18.0) == 10  # one in 1.2 s

@@ -16,7 +16,7 @@ from tests.support.coroutines import run
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.metadata.store import session_files, sqlite_file, sqlite_store
-from tidemill.metadata.store.coord import Create, Node, SessionState
+from tidemill.metadata.store.coord import Create, Node, Put, SessionState
 from tidemill.metadata.store.session_files import SessionFile, read_page, this_process
 from tidemill.metadata.store.sqlite_store import SqliteCoord
 
@@ -165,8 +165,14 @@ def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path):
 def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     path = tmp_path / "coord.db"
     path.write_bytes(b"these are not the pages of a database" * 100)
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match=r"cannot read .*; put the newest good copy of it back"):
         start(path)
+
+
+def test_a_directory_in_the_place_of_the_file_is_named(tmp_path):
+    (tmp_path / "coord.db").mkdir()
+    with pytest.raises(UserError, match=r"cannot open .*: it is a directory"):
+        start(tmp_path / "coord.db")
 
 
 def test_a_missing_directory_is_refused(tmp_path):
@@ -240,6 +246,31 @@ def test_a_value_that_a_person_wrote_as_text_is_read(run, tmp_path):
         assert node is not None
         assert node.value == b"mended"
         assert [one.value for _, one in await coord.children("/a")] == [b"mended"]
+        await coord.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", ["'abc'", "x'00'", "1.5", "-1", str(2**63 - 1)])
+def test_S46_a_node_with_a_version_that_we_did_not_write_is_neither_read_nor_written(
+    run, tmp_path, version
+):
+    path = tmp_path / "coord.db"
+    start(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"INSERT INTO nodes VALUES ('/folder/a', x'00', {version}, 0)")
+        db.commit()
+
+    async def scenario() -> None:
+        coord = SqliteCoord(str(path), SystemClock())
+        await coord.start()
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            await coord.get("/folder/a")
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            await coord.children("/folder")
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            await coord.multi([Create("/other", b""), Put("/folder/a", b"", 2**63 - 1)])
+        assert await coord.get("/other") is None
         await coord.close()
 
     run(scenario())
