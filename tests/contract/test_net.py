@@ -336,3 +336,12 @@ def test_a_connection_to_an_unbound_address_is_refused(play):
             await table.net.connect(table.factory, *address)
 
     play(scenario)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, "a\0b", "\ud800"])
+def test_a_connection_to_what_is_no_name_of_a_host_is_refused(play, host):
+    async def scenario(table: Table) -> None:
+        with pytest.raises(OSError, match=r"."):
+            await table.net.connect(table.factory, host, 9092)
+
+    play(scenario)

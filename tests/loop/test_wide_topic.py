@@ -94,6 +94,7 @@ def largest_turns() -> dict[str, Turn]:
     async def main(world: SimWorld) -> None:
         for broker_id in (0, 1):
             await world.start_broker(broker_id)
+        await asyncio.sleep(SETTLE_S)  # the controller lets the second one in
         for name, phase in PHASES.items():
             work.largest = Turn(0, "", ())
             await phase(world)

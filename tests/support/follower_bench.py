@@ -119,6 +119,8 @@ class Bench:
         self.clock = ManualClock()
         self.connection = Connection()
         self.saved = 0
+        self.may_save = asyncio.Event()
+        self.may_save.set()
         self.cutter = Cutter()
         self.followers = Followers(
             OWN,
@@ -144,6 +146,7 @@ class Bench:
 
     async def _checkpoint(self) -> None:
         self.saved += 1
+        await self.may_save.wait()
 
     def _follow(self, index: int, log: MemoryPartitionLog) -> Partition:
         made = Partition(

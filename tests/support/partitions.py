@@ -16,6 +16,7 @@ from tidemill.replication.leader_log import ACKS_ALL, Appended
 from tidemill.replication.partition import Partition
 from tidemill.replication.partition_settings import PartitionSettings
 from tidemill.storage.files.disk import Buffer
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.log.interface import LogConfig, PartitionLog
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.wire.produced_batch import BatchPolicy
@@ -115,11 +116,13 @@ def partition(
     lease: OwnerLease = ALWAYS,
     boottime: Callable[[], float] | None = None,
     hold_host: HoldHost | None = None,
+    room: DiskRoom | None = None,
+    name: TopicPartition = NAME,
     **options: object,
 ) -> Partition:
     """A partition without a role."""
     return Partition(
-        NAME,
+        name,
         TOPIC_ID,
         log or MemoryPartitionLog(LogConfig()),  # type: ignore[arg-type]
         broker_id=OWN,
@@ -129,6 +132,7 @@ def partition(
         lease=lease,
         boottime=boottime,
         hold_host=hold_host,
+        room=room,
     )
 
 

@@ -12,10 +12,12 @@ from tests.support.directories import ORDERS, ORDERS_PATH, TOPIC_ID, opened
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.pending_logs import PendingLogs
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.upkeep.cleaner import Cleaner
 from tidemill.upkeep.housekeeping import Housekeeping
+from tidemill.upkeep.room_watch import RoomWatch
 
 CUT = f"{ORDERS_PATH}/{0:020d}.log.cut-3"
 """A side file of an earlier recovery, old enough to be deleted."""
@@ -55,6 +57,20 @@ class Upkeep:
             log_changes=log_changes,
             config=self.live,
         )
+
+        self.room = DiskRoom()
+        self.room_watch = RoomWatch(
+            self.disk,
+            self.directory.path,
+            self.room,
+            clock=clock,
+            telemetry=self.telemetry,
+            config=self.live,
+        )
+
+    def used_bytes(self):
+        space = self.disk.space("/")
+        return space.total_bytes - space.usable_bytes
 
     def find(self, topic, index):
         return SimpleNamespace(compactable_offset=lambda: 1 << 40, droppable_offset=lambda: 1 << 40)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import final
 
+from tidemill.broker.cluster_news import ClusterNews
 from tidemill.broker.coordinators import Coordinators
 from tidemill.broker.data_plane import (
     LOGS_DIRECTORY,
@@ -108,6 +109,8 @@ class Broker:
         self._listener = Listener(self._seams.net)
         self._internal_listener = Listener(self._seams.net)
         self._route_listener = Listener(self._seams.net) if config.route_endpoint else None
+        self._store_path = config.store_path if coord is None else None
+        """The file of the embedded store, if that is not given from outside."""
         self.cluster = Cluster(
             coord or open_store(config, self._seams.clock),
             config,
@@ -197,7 +200,7 @@ class Broker:
         def check() -> tuple[str, tuple[int, int]]:
             logs = f"{data_dir}/{LOGS_DIRECTORY}"
             make_data_directory(disk, data_dir)
-            check_store(disk, data_dir, logs, connect=connect)
+            check_store(disk, data_dir, logs, connect=connect, store_path=self._store_path)
             own_id = owning_cluster(disk, logs)
             if not own_id:
                 forget_version(disk, data_dir)
@@ -250,6 +253,7 @@ class Broker:
         await run_steps(self.replicas.apply(known))
         self.cluster.subscribe_in_steps(self.replicas.apply)
         self.cluster.subscribe(self._coordinators.metadata_changed)
+        self.cluster.subscribe_in_steps(ClusterNews(self.config.node_id).follow)
 
     def _spawn_loops(self) -> None:
         spawn = self._supervisor.spawn

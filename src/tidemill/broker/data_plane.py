@@ -17,17 +17,20 @@ from tidemill.client.network.peer_links import PeerLinks
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import StorageFault
+from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import PartitionImage, controller_endpoint
 from tidemill.metadata.log_end_survey import LogEndSurvey
+from tidemill.metadata.log_size_survey import LogSizeSurvey
 from tidemill.replication.flushing.flusher import Flusher
 from tidemill.replication.flushing.journal_settler import JournalSettler
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.releaser import Releaser
 from tidemill.replication.log_ends import LogEndAsker
+from tidemill.replication.log_sizes import LogSizeAsker
 from tidemill.replication.partition import Partition
 from tidemill.replication.proposing.isr_proposals import IsrProposals
 from tidemill.replication.proposing.isr_sender import IsrSender
@@ -39,6 +42,7 @@ from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.metadata_note import MetadataNote
 from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.upkeep.cleaner import Cleaner
@@ -46,6 +50,7 @@ from tidemill.upkeep.damage_watch import DamageWatch
 from tidemill.upkeep.housekeeping import Housekeeping
 from tidemill.upkeep.mend_attempts import MendTools
 from tidemill.upkeep.mender import Mender
+from tidemill.upkeep.room_watch import RoomWatch
 from tidemill.upkeep.stray_logs import StrayLogs
 
 __all__ = [
@@ -83,13 +88,17 @@ class DataPlane:
     stray_logs: StrayLogs
     hold_host: HoldHost
     releaser: Releaser
+    room_watch: RoomWatch
     controller: ControllerLink
     """For proposals of in-sync sets; other requests have a connection of their own."""
     log_end_links: PeerLinks
+    log_size_links: PeerLinks
     batch_links: PeerLinks
     survey: LogEndSurvey
+    log_sizes: LogSizeSurvey
 
     def loops(self) -> Loops:
+        yield "room", self.room_watch.run()
         yield "flusher", self.flusher.run()
         yield "journal", self.settler.run()
         yield "in-sync sets", self.isr_proposals.run()
@@ -106,11 +115,13 @@ class DataPlane:
         yield "files of holds", self.releaser.run_writes()
         yield "carries of holds", self.releaser.run_carries()
         yield "log ends", self.survey.run()
+        yield "log sizes", self.log_sizes.run()
 
     def close_links(self) -> None:
         """End the connections to other brokers."""
         self.controller.close()
         self.log_end_links.close()
+        self.log_size_links.close()
         self.batch_links.close()
 
 
@@ -222,6 +233,7 @@ def build_data_plane(
         followers.role_changed(partition, image)
         role_changed(partition, image)
 
+    room = DiskRoom(directory.path)
     hold_host = HoldHost(clock)
     replicas = ReplicaManager(
         config.node_id,
@@ -235,8 +247,15 @@ def build_data_plane(
         broker_epoch=lambda: cluster.broker_epoch,
         is_vouched=cluster.lease.ends_by_clock,
         hold_host=hold_host,
+        room=room,
     )
     obey_lag_limit(replicas, cluster.live)
+
+    def tell_start(name: TopicPartition) -> None:
+        partition = replicas.find(*name)
+        if partition is not None:
+            followers.start_moved(partition)
+
     housekeeping = Housekeeping(
         disk,
         directory,
@@ -246,6 +265,7 @@ def build_data_plane(
         log_changes=log_changes,
         config=cluster.live,
         note=MetadataNote(disk, config.data_dir, lambda: cluster.version),
+        start_moved=tell_start,
     )
     flusher.subscribe(replicas.log_flushed)
     link = ControllerLink(
@@ -254,6 +274,8 @@ def build_data_plane(
     sender = IsrSender(cluster, link, clock=clock, lag_s=lambda: replicas.broker_epochs.lag_s_max)
     log_end_links = make_peer_links(seams, cluster, "log ends")
     cluster.survey.ask = LogEndAsker(cluster, replicas, log_end_links).ask
+    log_size_links = make_peer_links(seams, cluster, "log sizes")
+    cluster.log_sizes.ask = LogSizeAsker(config.node_id, replicas, log_size_links).ask
     batch_links = make_peer_links(seams, cluster, "mending")
     tools = MendTools(
         disk=disk,
@@ -291,16 +313,27 @@ def build_data_plane(
             telemetry=telemetry,
             config=cluster.live,
             log_changes=log_changes,
+            room=room,
         ),
         mender=mender,
         damage_watch=DamageWatch(disk, directory, mender, clock=clock),
         stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.own_logs),
         hold_host=hold_host,
         releaser=Releaser(hold_host, disk, clock=clock, timers=timers, telemetry=telemetry),
+        room_watch=RoomWatch(
+            disk,
+            directory.path,
+            room,
+            clock=clock,
+            telemetry=telemetry,
+            config=cluster.live,
+        ),
         controller=link,
         log_end_links=log_end_links,
+        log_size_links=log_size_links,
         batch_links=batch_links,
         survey=cluster.survey,
+        log_sizes=cluster.log_sizes,
     )
 
 

@@ -20,6 +20,11 @@ class ByteRate:
         self._free_at = 0.0
         """When what was taken so far is paid for."""
 
+    @property
+    def piece_bytes(self) -> int:
+        """The most to take at once: whoever takes it waits a second, and hears of another rate."""
+        return self._per_s()
+
     def take(self, size_bytes: int, now: float) -> float:
         """For how many seconds whoever took these bytes must take no more."""
         per_s = self._per_s()

@@ -48,6 +48,7 @@ REQUEST_PATH = (
     "tidemill.wire.produced_batch",
     "tidemill.wire.records",
     "tidemill.storage.log.batch_finder",
+    "tidemill.storage.files.disk_room",
     "tidemill.storage.files.file_cache",
     "tidemill.storage.directory.flush_round",
     "tidemill.storage.journal.round_journal",

@@ -14,6 +14,7 @@ from tidemill.core.error_codes import ErrorCode
 __all__ = [
     "DiskBusy",
     "DiskFull",
+    "DiskReserved",
     "ErrorCode",
     "InvariantViolation",
     "KafkaError",
@@ -49,6 +50,10 @@ class StorageFault(TidemillError):
 
 class DiskFull(StorageFault):
     """No space left: writes are refused until there is space again; reads continue."""
+
+
+class DiskReserved(DiskFull):
+    """What is left is kept for metadata and deletions; the log has a line when that begins."""
 
 
 class DiskBusy(StorageFault):

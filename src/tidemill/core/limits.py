@@ -208,6 +208,14 @@ JOURNAL_SETTLE_AFTER_MS = 5_000
 """How long bytes stay in the journal alone before their segments are synced."""
 JOURNAL_SETTLE_LOGS = 8
 """Logs per round that settles a file: an acknowledgement waits for one such round at most."""
+DISK_RESERVE_BYTES = 64 * MIB
+"""What records leave free on the disk; the default of `tidemill.disk.reserve.bytes`."""
+DISK_RESERVE_SHARE = 10
+"""The reserve is no more than a tenth of the file system, so that a small one is of use too."""
+DISK_LOOK_BYTES_MIN = MIB
+"""Appended bytes after which the file system is asked early how much is free."""
+DISK_LOOK_SHARE = 4
+"""It is asked when a quarter of the room was taken: several brokers may share the disk."""
 CHECKPOINT_PRODUCERS_PER_SLICE = 20_000
 """Producers that one round of a checkpoint captures on the loop: about 1 ms."""
 SCRUB_EVENTS_MAX = 100
@@ -258,6 +266,12 @@ MOVES_PER_BROKER_MAX = 4
 """Partitions that a broker copies, or gives away, at once by itself."""
 PLANNED_MOVES_MAX = 200
 """Moves that the controller plans at a time: more than can begin, and soon planned."""
+LOG_SIZES_KEPT_S = 300.0
+"""How long the sizes of logs count that leaders have told: plans need no exact ones."""
+LOG_SIZES_WAIT_S = 5.0
+"""How long a leader may take to tell them; a plan does without what is not told by then."""
+LOG_SIZES_ASKED_MAX = 2_000
+"""Logs whose sizes one request asks for."""
 BALANCE_AFTER_RETURN_S = 30.0
 """How long after a broker has come back leaderships are looked at: it is in sync by then."""
 UPKEEP_INTERVAL_S = 1.0
@@ -385,6 +399,8 @@ HOLD_ENDINGS_MAX = 4_096
 # --- logging -------------------------------------------------------------------------------------
 LOGGED_TEXT_CHARS_MAX = 256
 """Length at which a peer's text is cut in a log line (S52)."""
+LOGGED_NAMES_MAX = 10
+"""Partitions that one log line names; of the others it gives the number."""
 
 assert (
     SESSION_LOOK_S < SESSION_STAMP_S < SESSION_CONFIRM_S < SESSION_LOOK_GAP_S_MAX < SESSION_HUNG_S

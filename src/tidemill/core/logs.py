@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import final
 
-from tidemill.core.limits import LOGGED_TEXT_CHARS_MAX
+from tidemill.core.limits import LOGGED_NAMES_MAX, LOGGED_TEXT_CHARS_MAX
 
-__all__ = ["LineFormatter", "RateLimit", "shown"]
+__all__ = ["LineFormatter", "RateLimit", "listed", "shown"]
 
 _DELETE = "\x7f"
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
@@ -19,6 +20,13 @@ def shown(text: object) -> str:
     """A peer's text as a JSON string of at most 256 characters, without control characters."""
     cut = str(text)[:LOGGED_TEXT_CHARS_MAX]
     return json.dumps(cut).replace(_DELETE, "\\u007f")
+
+
+def listed(names: Sequence[object], most: int = LOGGED_NAMES_MAX) -> str:
+    """The first names, and how many more there are: what happens to thousands is one line."""
+    more = len(names) - most
+    first = ", ".join(map(str, names[:most]))
+    return f"{first} and {more} more" if more > 0 else first
 
 
 @final

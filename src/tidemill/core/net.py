@@ -78,4 +78,7 @@ class AsyncioNet:
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         loop = asyncio.get_running_loop()
-        return await loop.create_connection(factory, host, port)
+        try:
+            return await loop.create_connection(factory, host, port)
+        except ValueError as error:  # not even a name that could be looked up
+            raise OSError(f"{host!a} is not the name of a host") from error

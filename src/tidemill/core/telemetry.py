@@ -78,6 +78,8 @@ class Telemetry:
         self.journal_rounds = 0
         self.journal_bytes = 0
         self.journal_laps = 0
+        self.disk_free_bytes = 0
+        self.disk_refuses_records = False
         self.cleanings = 0
         self.cleaning_failures = 0
         self.cleaned_bytes = 0

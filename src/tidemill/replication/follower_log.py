@@ -9,7 +9,7 @@ All methods run on the event loop and none suspends. `log_cutter.py` makes cuts 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -18,7 +18,7 @@ from tidemill.replication.flushing.flush_requests import FlushRequests
 from tidemill.replication.following import RefusedCut, check_batches
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut, PartitionLog
-from tidemill.wire.batch import iter_headers
+from tidemill.wire.batch import BatchHeader, iter_headers
 
 if TYPE_CHECKING:
     from tidemill.replication.partition import Partition
@@ -103,6 +103,16 @@ class FollowerLog:
         is_empty = self.log.log_start_offset == end
         return max(end, self._leader_start_offset) if is_empty else end
 
+    @property
+    def start_offset(self) -> int:
+        """There is nothing below here."""
+        log = self.log
+        return (
+            self.fetch_offset
+            if log.log_start_offset == log.log_end_offset
+            else log.log_start_offset
+        )
+
     def append(self, batches: Buffer, *, high_watermark: int, now_ms: int) -> int:
         """Append the leader's batches, checked but unchanged; returns how many were whole.
 
@@ -123,6 +133,10 @@ class FollowerLog:
             )
             last_position, last = found[-1]
             end = last_position + last.size_bytes
+            if partition.is_internal or _has_only_markers(found):
+                partition.room.take_for_own(end)
+            else:
+                partition.room.take_for_copies(end)
             log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
             if partition.holds is not None or log.producers.first_veiled_offset >= 0:
                 partition.fold_holds(view, found)
@@ -224,3 +238,8 @@ class FollowerLog:
         partition.durable_offset = min(max(partition.durable_offset, start), end)
         if partition.holds is not None:
             partition.holds.was_cut()
+
+
+def _has_only_markers(found: Sequence[tuple[int, BatchHeader]]) -> bool:
+    """Ends of transactions: the leader writes them also when it refuses records."""
+    return found[0][1].is_control and all(header.is_control for _, header in found)

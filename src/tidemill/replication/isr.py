@@ -49,11 +49,20 @@ class FollowerPosition:
     flushes_at: float = FOREVER
     """When it was last seen to flush, or to have nothing to flush."""
     _flushed_then: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    """It has nothing below."""
 
     def fetched(
-        self, *, fetch_offset: int, flushed_offset: int, leader_end: int, now: float
+        self,
+        *,
+        fetch_offset: int,
+        flushed_offset: int,
+        leader_end: int,
+        now: float,
+        log_start_offset: int = 0,
     ) -> None:
-        """Note a fetch: the follower has everything before `fetch_offset`."""
+        """Note a fetch: the follower has everything from its log start to `fetch_offset`."""
+        self.log_start_offset = log_start_offset
         self.log_end_offset = fetch_offset
         self.flushed_offset = min(flushed_offset, fetch_offset)
         if fetch_offset >= leader_end:

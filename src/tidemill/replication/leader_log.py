@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from tidemill.core.errors import ErrorCode, KafkaError, invariant
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, invariant
 from tidemill.delivery.intake import Requests, read_requests
 from tidemill.replication.flushing.flush_requests import FlushRequests
 from tidemill.replication.waiting.waiters import AckWaiter, OffsetWaiters
@@ -58,6 +58,7 @@ class LeaderLog:
         "_flush_requested_offset",
         "_flushes",
         "_partition",
+        "_start_waiters",
         "log",
     )
 
@@ -67,6 +68,8 @@ class LeaderLog:
         self.log: PartitionLog = partition.log
         self._appended_waiters = OffsetWaiters()
         self._durable_waiters = OffsetWaiters()
+        self._start_waiters = OffsetWaiters()
+        """Those that wait until no in-sync replica has what was deleted."""
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
 
@@ -115,12 +118,18 @@ class LeaderLog:
         now_ms: int,
     ) -> Appended:
         if header.producer_id >= 0:
-            original = self.log.producers.check(header)
+            try:
+                original = self.log.producers.check(header)
+            except KafkaError as error:
+                if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                    self._partition.room.refuse_what_follows()
+                raise
             if original is not None:
                 return Appended(
                     original.base_offset, original.last_offset + 1, original.max_timestamp, True
                 )
         self._check_fits(header)
+        self._partition.room.take_for_records(header.size_bytes)
         if requests is not None:
             self._partition.find_holds().take_in(requests, batch, header, acks=acks)
         return self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
@@ -142,6 +151,7 @@ class LeaderLog:
             )
             self.log.producers.check_unsequenced(header)
         self._check_fits(header)
+        self._partition.room.take_for_own(header.size_bytes)
         return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
 
     def append_ours(self, batch: bytearray, *, now_ms: int) -> Appended:
@@ -150,6 +160,7 @@ class LeaderLog:
         It fits whatever the limits of the topic are by now: a hold must not be stuck.
         """
         self._partition.check_writable(ACKS_ALL)
+        self._partition.room.take_for_records(len(batch))
         view = memoryview(batch)
         return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
 
@@ -185,6 +196,7 @@ class LeaderLog:
             producer_epoch=producer_epoch,
             timestamp=now_ms,
         )
+        self._partition.room.take_for_own(len(batch))
         view = memoryview(batch)
         return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
 
@@ -203,7 +215,11 @@ class LeaderLog:
         assign_offsets(batch, base_offset, leader_epoch)
         header.base_offset = base_offset
         header.partition_leader_epoch = leader_epoch
-        log.append((batch,), (header,), now_ms=now_ms)
+        try:
+            log.append((batch,), (header,), now_ms=now_ms)
+        except DiskFull:
+            partition.room.was_full()
+            raise
         if partition.holds is not None:
             partition.holds.appended(batch, header)
         ack_waits = acks == ACKS_ALL and partition.settings.flush_before_ack
@@ -246,7 +262,26 @@ class LeaderLog:
     def durable_offset_moved(self, durable_offset: int) -> None:
         self._durable_waiters.release(durable_offset)
 
+    # --- deleted records -------------------------------------------------------------------------
+
+    def delete_before(self, offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
+        """Start the log here, and call `settle` once every in-sync replica's does (I9)."""
+        partition = self._partition
+        self.log.advance_start(offset)
+        partition.follower_watches.log_starts_at(self.log.log_start_offset)
+        waiter = AckWaiter(offset, settle)
+        self._start_waiters.add(waiter)
+        self.followers_may_have_deleted()
+        return waiter
+
+    def followers_may_have_deleted(self) -> None:
+        """A follower has fetched, or others are in sync."""
+        led = self._partition.led
+        if len(self._start_waiters) and led is not None:
+            self._start_waiters.release(led.agreed_start(self.log.log_start_offset))
+
     def fail_waiters(self, code: ErrorCode) -> None:
         """Answer every waiting acknowledgement with `code`: the partition cannot promise it."""
         self._appended_waiters.fail(code)
         self._durable_waiters.fail(code)
+        self._start_waiters.fail(code)

@@ -12,7 +12,15 @@ from typing import final
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.in_sync import InSync, Members
-from tidemill.replication.isr import NEVER, FollowerPosition, JoinBar, is_behind, joined, kept
+from tidemill.replication.isr import (
+    NEVER,
+    UNKNOWN_OFFSET,
+    FollowerPosition,
+    JoinBar,
+    is_behind,
+    joined,
+    kept,
+)
 
 __all__ = ["LAG_S_MAX", "BrokerEpochs", "LedReplicas"]
 
@@ -94,6 +102,7 @@ class LedReplicas:
         flushed_offset: int,
         leader_end: int,
         now: float,
+        log_start_offset: int = 0,
     ) -> bool:
         """Note a follower's fetch; whether it makes the follower a candidate."""
         position = self.followers.get(broker_id)
@@ -102,7 +111,11 @@ class LedReplicas:
         if fetch_offset > leader_end:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{broker_id} is ahead of its leader")
         position.fetched(
-            fetch_offset=fetch_offset, flushed_offset=flushed_offset, leader_end=leader_end, now=now
+            fetch_offset=fetch_offset,
+            flushed_offset=flushed_offset,
+            log_start_offset=log_start_offset,
+            leader_end=leader_end,
+            now=now,
         )
         if broker_id in self.in_sync.committed or broker_id in self._candidates:
             return False
@@ -127,6 +140,17 @@ class LedReplicas:
             return False
         position.flushed_offset = flushed
         return True
+
+    def agreed_start(self, own_start: int) -> int:
+        """Nobody who may be in sync has anything below; UNKNOWN_OFFSET if that is not known."""
+        start = own_start
+        for broker_id in self.in_sync.maximal:
+            if broker_id != self._own_id:
+                position = self.followers.get(broker_id)
+                start = min(
+                    start, UNKNOWN_OFFSET if position is None else position.log_start_offset
+                )
+        return start
 
     def review_positions(self, *, leader_end: int, waits_for_disks: bool, now: float) -> None:
         """See who is caught up without a reason to fetch, and whose disk works."""

@@ -33,7 +33,7 @@ from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.core.min_isr import effective_min_isr
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.isr_proposal import IsrProposal
-from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, PartitionImage
 from tidemill.replication.flushing.flush_requests import FlushRequests
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.holding.hold_host import HoldHost
@@ -45,6 +45,7 @@ from tidemill.replication.mandate import Mandate
 from tidemill.replication.partition_settings import PartitionSettings
 from tidemill.replication.waiting.follower_watches import FollowerWatches
 from tidemill.replication.waiting.waiters import Watcher
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import BatchHeader
 
@@ -72,6 +73,7 @@ class Partition:
         epochs: BrokerEpochs | None = None,
         boottime: Callable[[], float] | None = None,
         hold_host: HoldHost | None = None,
+        room: DiskRoom | None = None,
     ) -> None:
         """`boottime`: only in a cluster whose followers vouch for their leaders.
 
@@ -80,6 +82,9 @@ class Partition:
         self.name = name
         self.topic_id = topic_id
         self.log = log
+        self.is_internal = name.topic in INTERNAL_TOPICS
+        self.room = room or DiskRoom()
+        """On the disk of the log; without one it has no bound."""
         self.settings = settings
         self.image: PartitionImage | None = None
         self.leader_epoch = NO_EPOCH
@@ -181,6 +186,7 @@ class Partition:
             self.isr = led.in_sync.committed
             self.effective_in_sync_min = self._least_in_sync()
             self._alone = led.in_sync.is_alone(self.effective_in_sync_min)
+            self.as_leader.followers_may_have_deleted()
 
     def _least_in_sync(self) -> int:
         """The minimum, counted without replicas that come or go by a reassignment."""
@@ -386,7 +392,13 @@ class Partition:
             self.as_leader.durable_offset_moved(durable)
 
     def follower_fetched(
-        self, broker_id: int, *, fetch_offset: int, flushed_offset: int, now: float
+        self,
+        broker_id: int,
+        *,
+        fetch_offset: int,
+        flushed_offset: int,
+        now: float,
+        log_start_offset: int = 0,
     ) -> None:
         """A follower's fetch is its acknowledgement of everything before `fetch_offset`."""
         led = self.led
@@ -396,9 +408,11 @@ class Partition:
             broker_id,
             fetch_offset=fetch_offset,
             flushed_offset=flushed_offset,
+            log_start_offset=log_start_offset,
             leader_end=self.log.log_end_offset,
             now=now,
         )
+        self.as_leader.followers_may_have_deleted()
         self.mandate.was_fetched_by(broker_id)
         if is_candidate:
             self._in_sync_changed()
@@ -463,7 +477,7 @@ class Partition:
         )
 
     def in_sync_readers(self, offset: int) -> list[int]:
-        """The followers that are in sync, let in, and known to have everything below `offset`.
+        """The followers that are in sync, let in, and known to have what comes at `offset`.
 
         Nobody while followers only vouch for us: they serve under a lease, and have none either.
         """
@@ -473,7 +487,9 @@ class Partition:
         return [
             one
             for one, position in led.followers.items()
-            if one in self.isr and self._epochs.may_join(one) and position.log_end_offset >= offset
+            if one in self.isr
+            and self._epochs.may_join(one)
+            and position.log_start_offset <= offset <= position.log_end_offset
         ]
 
     def compactable_offset(self) -> int:

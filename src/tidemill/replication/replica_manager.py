@@ -40,6 +40,7 @@ from tidemill.replication.led_replicas import BrokerEpochs
 from tidemill.replication.partition import Partition
 from tidemill.replication.partition_settings import PartitionSettings
 from tidemill.replication.pending_logs import PendingLogs
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.produced_batch import BatchPolicy
 
@@ -135,6 +136,7 @@ class ReplicaManager:
         broker_epoch: Callable[[], int] | None = None,
         is_vouched: bool = False,
         hold_host: HoldHost | None = None,
+        room: DiskRoom | None = None,
     ) -> None:
         """`broker_epoch` is that of our registration; without one we count as let in.
 
@@ -144,6 +146,7 @@ class ReplicaManager:
         self.broker_id = broker_id
         self._lease = lease
         self._hold_host = hold_host
+        self._room = room
         self._broker_epoch = broker_epoch
         self._is_let_in = broker_epoch is None
         self._untold: frozenset[int] = frozenset()
@@ -329,6 +332,7 @@ class ReplicaManager:
             epochs=self.broker_epochs,
             boottime=self._boottime,
             hold_host=self._hold_host,
+            room=self._room,
         )
         partition.candidate_came = self._tell_candidate
         self._partitions[name] = partition

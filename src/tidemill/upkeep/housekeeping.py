@@ -56,7 +56,9 @@ class Housekeeping:
         log_changes: asyncio.Lock,
         config: LiveConfig,
         note: MetadataNote | None = None,
+        start_moved: Callable[[TopicPartition], None] = lambda _name: None,
     ) -> None:
+        """`start_moved` hears of logs whose start retention has moved."""
         self._disk = disk
         self._directory = directory
         self._replicas = replicas
@@ -64,6 +66,7 @@ class Housekeeping:
         self._flusher = flusher
         self._log_changes = log_changes
         self._note = note
+        self._start_moved = start_moved
         self._one_at_a_time = asyncio.Lock()
         self._retention_pause = LivePause(config, lambda now: now.log_retention_check_interval_ms)
         self._retention = RetentionPass(directory, self._droppable_offset_of)
@@ -114,7 +117,8 @@ class Housekeeping:
         if not part.plan():
             return False
         await self._disk.run(part.drop, DiskWork.BACKGROUND)
-        part.finish()
+        for name in part.finish():
+            self._start_moved(name)
         return True
 
     async def run_purges(self) -> None:
@@ -180,6 +184,9 @@ class Housekeeping:
     async def write_checkpoint(self) -> None:
         """Make durable where each log starts and how far it is flushed. Raises StorageFault."""
         async with self._one_at_a_time:
+            failure = self._directory.failure
+            if failure is not None:  # perhaps since this waits
+                raise StorageFault(f"{self._directory.path} is offline: {failure}")
             write = self._directory.take_checkpoint(self._replicas.high_watermarks())
             # As READ: DeleteRecords may wait for this one, or behind it.
             await self._disk.run(self._noting_metadata(write))

@@ -19,6 +19,7 @@ from typing import Final, final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
 from tidemill.core.ids import TopicPartition
+from tidemill.core.logs import listed
 from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.image.metadata_image import (
     OFFSETS_TOPIC,
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 LOGS_PER_GROUP = 64
 PARTITIONS_PER_SLICE = 10
 """Partitions that take on their roles in one turn of the loop: about a millisecond."""
-NAMES_SHOWN_MAX = 20
 RETRY_INTERVAL_S = 0.5
 IDLE_S = 3600.0
 
@@ -132,15 +132,13 @@ class LogOpener:
                 if name.topic in _LOST_STATE:
                     log.error("%s is lost with its directory: %s", name, _LOST_STATE[name.topic])
         if lost:
-            more = f" and {len(lost) - NAMES_SHOWN_MAX} more" if len(lost) > NAMES_SHOWN_MAX else ""
             log.error(
                 "the directories of %d logs are gone from %s, empty logs take their place; other "
                 "replicas fill them, and what has none is lost: if there is a copy of a directory, "
-                "stop this broker now and put it back: %s%s",
+                "stop this broker now and put it back: %s",
                 len(lost),
                 self._directory.path,
-                ", ".join(lost[:NAMES_SHOWN_MAX]),
-                more,
+                listed(lost),
             )
 
     async def _settle_removals(self) -> None:

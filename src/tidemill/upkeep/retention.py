@@ -108,11 +108,16 @@ class RetentionSlice:
             with self._noting_faults(partition):
                 drop.run()
 
-    def finish(self) -> None:
-        """`drop` has ended, well or not: readers no longer find what it took out."""
-        for log, drop in self._drops.values():
-            self.segments_dropped += log.front.end_drop(drop, self._now_ms)
+    def finish(self) -> list[TopicPartition]:
+        """`drop` has ended, well or not: readers no longer find what it took out, in these logs."""
+        moved: list[TopicPartition] = []
+        for partition, (log, drop) in self._drops.items():
+            gone = log.front.end_drop(drop, self._now_ms)
+            self.segments_dropped += gone
+            if gone:
+                moved.append(partition)
         self._drops = {}
+        return moved
 
 
 @final

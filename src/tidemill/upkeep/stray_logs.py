@@ -23,6 +23,7 @@ from uuid import UUID
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.logs import listed
 from tidemill.core.loop.pacing import next_turn
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -36,7 +37,6 @@ RETRY_INTERVAL_S = 60.0
 """How often an image that is not complete is looked at again."""
 LOGS_PER_SLICE = 10
 """Their files are closed."""
-NAMES_SHOWN_MAX = 20
 
 _Strays = Mapping[TopicPartition, TopicId]
 
@@ -113,6 +113,4 @@ class StrayLogs:
 
 
 def _shown(strays: _Strays) -> str:
-    names = [f"{name} (topic id {topic_id})" for name, topic_id in strays.items()]
-    more = len(names) - NAMES_SHOWN_MAX
-    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+    return listed([f"{name} (topic id {topic_id})" for name, topic_id in strays.items()])

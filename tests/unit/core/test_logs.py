@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from tidemill.core.limits import LOGGED_TEXT_CHARS_MAX
-from tidemill.core.logs import LineFormatter, RateLimit, shown
+from tidemill.core.limits import LOGGED_NAMES_MAX, LOGGED_TEXT_CHARS_MAX
+from tidemill.core.logs import LineFormatter, RateLimit, listed, shown
 
 INJECTIONS = [
     "a\r\n2026-01-01 CRITICAL root all is lost",
@@ -88,3 +88,10 @@ def test_S38_many_peers_get_a_bounded_number_of_lines_and_evict_no_other_peer():
     assert allowed == RateLimit.PEERS_MAX - 1
     assert not limit.allows("victim", 2.0)
     assert limit.allows("peer 9999", 61.0)
+
+
+def test_a_line_names_the_first_of_many_and_gives_the_number_of_the_others():
+    assert listed(["a-0", "b-1"]) == "a-0, b-1"
+    names = [f"t-{index}" for index in range(LOGGED_NAMES_MAX + 2)]
+    assert listed(names[:-2]) == ", ".join(names[:-2])
+    assert listed(names) == ", ".join(names[:-2]) + " and 2 more"

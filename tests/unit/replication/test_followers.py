@@ -18,6 +18,7 @@ from tests.support.follower_bench import (
     Bench,
     Connection,
     FullLog,
+    Waiting,
     data,
     log,
     turns,
@@ -30,7 +31,7 @@ from tidemill.core.limits import MIB
 from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.replication.pulling import fetch_lane
 from tidemill.replication.pulling.fetch_lane import FetchLane
-from tidemill.replication.pulling.lanes import CATCH_UP
+from tidemill.replication.pulling.lanes import CATCH_UP, HOT
 from tidemill.storage.log.interface import LogConfig
 
 
@@ -67,6 +68,26 @@ def test_a_partition_on_a_full_disk_rests_for_a_second(run):
     run(main())
 
 
+def test_R12_a_partition_rests_for_a_second_at_the_reserve_without_a_line_of_its_own(run, caplog):
+    bench = Bench(log(), log())
+    room = bench.partitions[0].room
+
+    def set_free(free_bytes: int) -> None:
+        room.end_look(0, total_bytes=1 << 30, free_bytes=free_bytes, reserve_bytes=100)
+
+    async def main() -> None:
+        set_free(0)
+        assert await bench.fetch(data(0, GOOD), data(1)) == [0, 1]
+        assert await bench.fetch(data(1)) == []
+        set_free(1 << 29)
+        bench.clock.advance(1.0)
+        assert await bench.fetch(data(0, GOOD), data(1)) == [0]
+        assert bench.partitions[0].log.log_end_offset == 1
+
+    run(main())
+    assert caplog.records == []
+
+
 def test_an_error_of_one_partition_delays_that_one_alone(run):
     bench = Bench(log(), log())
 
@@ -99,6 +120,26 @@ def test_H5_the_log_start_of_the_leader_is_adopted_and_made_durable(run):
     run(main())
     assert bench.partitions[0].log.log_start_offset == 3
     assert bench.saved == 1
+
+
+def test_fetches_go_on_while_a_slow_disk_takes_the_log_starts(run):
+    bench = Bench(log())
+    bench.may_save.clear()
+
+    async def main() -> None:
+        await bench.fetch(data(0, batch(4, epoch=EPOCH), high_watermark=4))
+        for start in (1, 2, 3):
+            bench.clock.advance(5.0)
+            async with asyncio.timeout(5.0):
+                await bench.fetch(data(0, high_watermark=4, log_start_offset=start))
+        assert bench.saved == 1
+        bench.may_save.set()
+        await turns()
+        await bench.fetch(data(0, high_watermark=4, log_start_offset=3))
+        await turns()
+
+    run(main())
+    assert bench.saved == 2
 
 
 @simulated
@@ -159,6 +200,19 @@ async def test_a_lane_that_catches_up_keeps_to_its_rate_and_to_the_leaders():
 
 
 @simulated
+async def test_a_lane_that_catches_up_asks_for_no_more_than_its_rate_allows_in_a_second():
+    """It would sleep for hours over 8 MiB, and not hear that the rate is another one."""
+    for lane, rate, asked in (
+        (CATCH_UP, 100, 100),
+        (CATCH_UP, 100 * MIB, 8 * MIB),
+        (HOT, 100, 8 * MIB),
+    ):
+        bench = Bench(log(), lane=lane, rate=rate)
+        await bench.fetch(data(0))
+        assert bench.connection.asked[0].max_bytes == asked
+
+
+@simulated
 async def test_the_lane_of_those_that_keep_up_has_no_rate():
     bench = Bench(log(), rate=1)
     began = asyncio.get_running_loop().time()
@@ -196,3 +250,35 @@ async def test_a_leader_that_takes_connections_but_answers_nothing_is_doubted_on
     await bench.fetch(data(0))
     lost.lost(SECOND, bench.clock.monotonic())
     assert lost.is_doubtful(SECOND, bench.clock.monotonic())
+
+
+@simulated
+async def test_a_leader_that_stays_away_is_logged_once(caplog):
+    bench = Bench(log())
+    with caplog.at_level(logging.INFO, fetch_lane.__name__):
+        lane = asyncio.ensure_future(bench.lane._run())
+        await asyncio.sleep(10 * fetch_lane.RETRY_S)
+        lane.cancel()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"fetching from broker {SECOND} failed: BROKER_NOT_AVAILABLE: broker {SECOND} is not alive"
+    ]
+
+
+class LostConnection(Connection):
+    """The leader has ended; nobody has noticed yet."""
+
+    def request_nowait(self, *_args, **_options):
+        raise ConnectionLost("the broker closed the connection")
+
+
+@simulated
+async def test_a_fetch_that_hurries_on_a_lost_connection_is_no_bug():
+    waiting = Waiting(log(), log())
+    bugs: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, bug: bugs.append(bug))
+    await waiting.begin()
+    waiting.lane._connection = LostConnection()
+    waiting.lane.follow(waiting.bench.partitions[1])
+    await turns()
+    assert not bugs
+    await waiting.end()

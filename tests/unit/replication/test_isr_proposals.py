@@ -94,7 +94,21 @@ def test_a_change_is_logged_also_if_the_image_brings_it_before_the_answer(run, c
     with caplog.at_level("INFO", isr_proposals.__name__):
         run(IsrProposals(bench.place.replicas, alter_isr, clock=bench.place.clock).look())
     assert [record.getMessage() for record in caplog.records] == [
-        f"{bench.partitions[0].name}: in sync ({OWN},) -> ({OWN}, {SECOND})"
+        f"{bench.partitions[0].name}: in sync ({OWN}) -> ({OWN}, {SECOND})"
+    ]
+
+
+def test_changes_that_are_alike_are_one_line(run, caplog):
+    bench = Bench()
+    bench.catch_up(0, 1, 2)
+    refused = IsrAnswer(ErrorCode.FENCED_LEADER_EPOCH, None)
+    bench.controller.answers = [accepted(), refused, accepted()]
+    with caplog.at_level("INFO", isr_proposals.__name__):
+        run(bench.proposals.look())
+    first, second, third = (one.name for one in bench.partitions)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{first}, {third}: in sync ({OWN}) -> ({OWN}, {SECOND})",
+        f"{second}: in-sync set not changed: FENCED_LEADER_EPOCH",
     ]
 
 

@@ -23,7 +23,7 @@ from tests.support.directories import (
 from tests.support.loop_watch import LoopWatch
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.live_config import LiveConfig
-from tidemill.core.errors import DiskBusy
+from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.telemetry import Telemetry
@@ -64,6 +64,26 @@ async def one_retention_pass(
     for _ in range(TURNS):
         await asyncio.sleep(0)
     running.cancel()
+
+
+def housekeeping_of(
+    directory: LogDirectory, disk: SimDisk, note: MetadataNote | None = None
+) -> Housekeeping:
+    """Where nothing is to be flushed."""
+
+    async def nothing_to_flush(_collect: object) -> bool:
+        return False
+
+    return Housekeeping(
+        disk,
+        directory,
+        SimpleNamespace(pending_logs=PendingLogs(), high_watermarks=dict),
+        clock=ManualClock(),
+        flusher=SimpleNamespace(run_round=nothing_to_flush),
+        log_changes=asyncio.Lock(),
+        config=LiveConfig(BrokerConfig()),
+        note=note,
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,16 +238,7 @@ def test_a_flood_of_reads_does_not_keep_a_broker_from_stopping_cleanly(run):
         return await run_in_thread(operation, work)
 
     disk.run = busy_at_first
-    housekeeping = Housekeeping(
-        disk,
-        directory,
-        SimpleNamespace(pending_logs=PendingLogs(), high_watermarks=dict),
-        clock=ManualClock(),
-        flusher=None,
-        log_changes=asyncio.Lock(),
-        config=LiveConfig(BrokerConfig()),
-    )
-    run(housekeeping.close())
+    run(housekeeping_of(directory, disk).close())
     assert opened(disk).started_clean
 
 
@@ -236,18 +247,27 @@ def test_a_note_that_cannot_be_written_keeps_no_broker_from_stopping_cleanly(run
     directory = opened(disk)
     fill(directory.create_log(ORDERS, TOPIC_ID, SMALL), 3)
     disk.fail("pwrite", NOTE_NAME)
-    housekeeping = Housekeeping(
-        disk,
-        directory,
-        SimpleNamespace(pending_logs=PendingLogs(), high_watermarks=dict),
-        clock=ManualClock(),
-        flusher=None,
-        log_changes=asyncio.Lock(),
-        config=LiveConfig(BrokerConfig()),
-        note=MetadataNote(disk, ROOT, lambda: (1, 1)),
-    )
-    run(housekeeping.close())
+    note = MetadataNote(disk, ROOT, lambda: (1, 1))
+    run(housekeeping_of(directory, disk, note).close())
     assert not disk.exists(f"{ROOT}/{NOTE_NAME}")
     again = opened(disk)
     assert again.started_clean
     assert again.logs()[ORDERS].log_end_offset == 3
+
+
+def test_a_disk_that_fails_while_checkpoints_wait_ends_none_of_those_who_want_them(run):
+    async def scenario() -> None:
+        disk = SimDisk()
+        directory = opened(disk)
+        housekeeping = housekeeping_of(directory, disk)
+        await housekeeping._one_at_a_time.acquire()
+        periodic = asyncio.create_task(housekeeping.checkpoint())
+        wanted = asyncio.create_task(housekeeping.write_checkpoint())
+        await asyncio.sleep(0)
+        directory.fail(StorageFault("sync: input/output error"))
+        housekeeping._one_at_a_time.release()
+        await periodic
+        with pytest.raises(StorageFault, match="is offline: sync"):
+            await wanted
+
+    run(scenario())

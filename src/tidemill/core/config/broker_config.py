@@ -32,7 +32,7 @@ from tidemill.core.config.memory_parts import (
 from tidemill.core.config.topic_defaults import TopicDefaults
 from tidemill.core.config.transaction_config import TransactionConfig
 from tidemill.core.config.zookeeper_config import ZookeeperConfig
-from tidemill.core.limits import JOURNAL_BYTES_MAX, KIB, MIB
+from tidemill.core.limits import DISK_RESERVE_BYTES, JOURNAL_BYTES_MAX, KIB, MIB
 
 __all__ = ["BrokerConfig", "Endpoint", "broker_config", "parse_endpoint"]
 
@@ -162,12 +162,14 @@ class BrokerConfig:
         unit="s",
         minimum=1,
     )
-    auto_rebalance: bool = option(
-        False,
+    auto_rebalance: str = option(
+        "joined",
         key="auto.rebalance",
         dynamic=True,
-        doc="Whether replicas move by themselves from full to empty brokers, if their numbers "
-        "differ by over a tenth.",
+        doc="Which replicas move by themselves to brokers with fewer: `joined`, only those that "
+        "give a broker that is new in the cluster its share; `always`, also later, if two brokers "
+        "differ by over a tenth, in replicas or bytes; `off`, none.",
+        choices=("joined", "always", "off"),
         scope=Scope.CLUSTER,
     )
     replica_selector_class: str = option(
@@ -322,6 +324,18 @@ class BrokerConfig:
         unit="bytes",
         minimum=0,
         maximum=256 * MIB,
+    )
+
+    disk_reserve_bytes: int = option(
+        DISK_RESERVE_BYTES,
+        key="tidemill.disk.reserve.bytes",
+        dynamic=True,
+        doc="What records leave free on the file system of `data.dir`, for metadata, checkpoints "
+        "and deletions: with less, producers are refused. No more than a tenth of the file system "
+        "counts. 0: records fill the disk.",
+        unit="bytes",
+        minimum=0,
+        maximum=INT64_MAX,
     )
 
     # --- background work -------------------------------------------------------------------------

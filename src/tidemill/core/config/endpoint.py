@@ -33,4 +33,8 @@ def parse_endpoint(text: str, *, key: str) -> Endpoint:
         raise UserError(f"{key}={text}: write an IPv6 address in brackets, as in [::1]:9092")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
         raise UserError(f"{key}={text}: expected HOST:PORT with a port from 0 to {PORT_MAX}")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise UserError(f"{key}={text!a}: {host!a} is not the name of a host") from None
     return Endpoint(host, int(port))

@@ -16,10 +16,19 @@ __all__ = ["check_relations"]
 def check_relations(config: BrokerConfig) -> None:
     """UserError names the keys that do not fit together."""
     _check_addresses(config)
+    _check_rack(config.broker_rack)
     _check_sizes(config)
     config.groups.validate()
     config.zookeeper.validate()
     _check_several_hosts(config)
+
+
+def _check_rack(rack: str) -> None:
+    """Every client and broker is told it: a byte of the command line that is no text cannot be."""
+    try:
+        rack.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"broker.rack={rack!a} is not text in UTF-8") from None
 
 
 def _check_several_hosts(config: BrokerConfig) -> None:

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol, final
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.limits import ISR_PROPOSALS_MAX
+from tidemill.core.logs import listed
 from tidemill.core.loop.pacing import Pacer
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
@@ -64,6 +65,7 @@ PARTITIONS_PER_SLICE = 250
 """Partitions that are looked at in one turn of the loop: about a millisecond."""
 REQUEST_INTERVAL_S = 0.01
 """At most a hundred requests per second, however many followers catch up."""
+_UNCHANGED = ""
 
 
 class _Sent(NamedTuple):
@@ -129,13 +131,17 @@ class IsrProposals:
             if sent:
                 log.warning("%d changes of in-sync sets are in doubt: %s", len(sent), error)
             answers = ()
-        pacer = Pacer(PARTITIONS_PER_SLICE)
+        pacer, outcomes = Pacer(PARTITIONS_PER_SLICE), dict[str, list[str]]()
         for index, one in enumerate(sent):
             await pacer.step()
             if index < len(answers):
-                _take_answer(one, answers[index])
+                outcome = _take_answer(one, answers[index])
+                outcomes.setdefault(outcome, []).append(str(one.partition.name))
             else:
                 one.partition.isr_unanswered(one.proposal)
+        for outcome, names in outcomes.items():
+            if outcome != _UNCHANGED:
+                log.info("%s: %s", listed(names), outcome)
         if answers and self._first:
             self._wakeup.set()
 
@@ -191,10 +197,15 @@ class IsrProposals:
         return sent
 
 
-def _take_answer(sent: _Sent, answer: IsrAnswer) -> None:
+def _take_answer(sent: _Sent, answer: IsrAnswer) -> str:
+    """Take it in; what came of it, in the same words for all partitions that fared alike."""
     partition = sent.partition
     partition.isr_answered(sent.proposal, answer.code, answer.state)
     if answer.code is not ErrorCode.NONE:
-        log.info("%s: in-sync set not changed: %s", partition.name, answer.code.name)
-    elif partition.isr != sent.before:
-        log.info("%s: in sync %s -> %s", partition.name, sent.before, partition.isr)
+        return f"in-sync set not changed: {answer.code.name}"
+    before, after = sorted(sent.before), sorted(partition.isr)
+    return _UNCHANGED if before == after else f"in sync {_shown(before)} -> {_shown(after)}"
+
+
+def _shown(broker_ids: Sequence[int]) -> str:
+    return f"({', '.join(map(str, broker_ids))})"

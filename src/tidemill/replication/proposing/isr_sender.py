@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import final
 
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.client.network.errors import ClientError, check, error_code
 from tidemill.core.clock import Clock
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.replication.proposing.controller_contact import ControllerContact
+from tidemill.replication.proposing.controller_contact import HEARD, ControllerContact
 from tidemill.wire.generated.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -49,6 +50,8 @@ class IsrSender:
         self._lag_s = lag_s
         self._contact = ControllerContact()
         self._asked_at = clock.monotonic()
+        self._has_proposed = False
+        """Whether the last request had proposals, which wait for other work of the controller."""
 
     @property
     def is_contact_due(self) -> bool:
@@ -65,6 +68,7 @@ class IsrSender:
         that nothing was sent.
         """
         self._asked_at = self._clock.monotonic()
+        self._has_proposed = bool(proposals)
         broker_id, epoch = self._cluster.broker_id, self._cluster.broker_epoch
         if self._cluster.is_controller:
             self._contact.answered()
@@ -92,6 +96,8 @@ class IsrSender:
         """Tell all brokers of a controller that is silent; let others lead what stands still."""
         now, lag_s = self._clock.monotonic(), self._lag_s()
         unheard = self._contact.unheard_controller(now, lag_s)
+        if unheard != HEARD and self._has_proposed and await self._answers_a_question():
+            unheard = HEARD  # it is only busy, and could let in nobody who steps aside
         self._cluster.report_unheard(unheard)
         image = self._cluster.image
         controller = image.controller_broker_id
@@ -105,6 +111,12 @@ class IsrSender:
                 controller,
             )
             await self._cluster.step_aside()
+
+    async def _answers_a_question(self) -> bool:
+        """Whether the controller answers what waits for no other work."""
+        with suppress(KafkaError, StoreUnavailable):  # a refusal is an answer, too
+            await self.send(())
+        return self._contact.is_heard
 
 
 def _request(

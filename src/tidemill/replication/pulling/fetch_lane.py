@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -24,7 +25,7 @@ from uuid import UUID
 
 from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import ClientError, error_code
-from tidemill.core.byte_rate import ByteRate
+from tidemill.core.byte_rate import NO_BOUND, ByteRate
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.lifecycle import Supervisor
@@ -95,6 +96,8 @@ class FetchLane:
         """A simulation turns it off: then leaders hear of flushes from fetches alone."""
         self._is_running = False
         self._is_hurrying = False
+        self._failure = ""
+        """Why the last attempt failed, as it was logged: the next ones may fail for minutes."""
 
     # --- partitions ------------------------------------------------------------------------------
 
@@ -121,6 +124,10 @@ class FetchLane:
             self.round.release(partition)
         self._hurry()
 
+    def start_moved(self, partition: Partition) -> None:
+        """Retention has dropped what is below: the next fetch says so."""
+        self.round.change(partition)
+
     def flushed(self, partition: Partition) -> None:
         """A flush round has covered the partition: tell the leader at the end of this turn."""
         self.round.change(partition)
@@ -138,10 +145,15 @@ class FetchLane:
                 try:
                     await self._run_connected()
                 except (ClientError, KafkaError) as error:
-                    log.info("fetching from broker %d failed: %s", self._leader_id, error)
+                    self._report(str(error))
                     await asyncio.sleep(RETRY_S)
         finally:
             self._is_running = False
+
+    def _report(self, failure: str) -> None:
+        if failure != self._failure:
+            log.info("fetching from broker %d failed: %s", self._leader_id, failure)
+        self._failure = failure
 
     async def _run_connected(self) -> None:
         leader = self._services.broker(self._leader_id)
@@ -180,18 +192,20 @@ class FetchLane:
         response = await self._in_flight[0]
         self._in_flight.popleft()
         taken_bytes = self._take_in(response)
+        self._services.answers.maybe_save_starts()
         if taken_bytes and self._lane == CATCH_UP:
             now = clock.monotonic()
             # As long as the work took: those who keep up have the other half of this broker.
             pause_s = min(now - began, PAUSE_S_MAX)
             bound_s = self._services.catch_up_rate.take(taken_bytes, now)
             await asyncio.sleep(max(pause_s, bound_s, response.throttle_time_ms / 1000))
-        await self._services.answers.save_starts()
 
     def _send_fetch(self, connection: BrokerConnection) -> None:
         services = self._services
         request = self.round.next_request(
-            broker_epoch=services.broker_epoch(), now=services.clock.monotonic()
+            broker_epoch=services.broker_epoch(),
+            now=services.clock.monotonic(),
+            bytes_max=services.catch_up_rate.piece_bytes if self._lane == CATCH_UP else NO_BOUND,
         )
         self._in_flight.append(
             connection.request_nowait(request, FetchResponse, timeout_s=REQUEST_TIMEOUT_S)
@@ -201,7 +215,11 @@ class FetchLane:
         """Send what has changed at the end of this turn, although a fetch waits at the leader."""
         if not self._is_hurrying and self._connection is not None:
             self._is_hurrying = True
-            asyncio.get_running_loop().call_soon(self._send_sooner)
+            asyncio.get_running_loop().call_soon(self._send_hurried)
+
+    def _send_hurried(self) -> None:
+        with suppress(ClientError):  # the connection is lost: who waits for its answers is told
+            self._send_sooner()
 
     def _send_sooner(self) -> None:
         self._is_hurrying = False
@@ -222,6 +240,7 @@ class FetchLane:
         if response.error_code:
             raise KafkaError(error_code(response.error_code))
         self._answered_at = self._services.clock.boottime()
+        self._failure = ""
         self._services.lost_leaders.reached(self._leader_id)
         answer = self.round.answered(response.session_id)
         taken_bytes = 0
@@ -236,14 +255,17 @@ class FetchLane:
         if named is None or not self._follows(named.partition, named.leader_epoch):
             return  # its role changed during the fetch
         partition = named.partition
-        end_before = partition.log.log_end_offset
+        log_ = partition.log
+        start_before, end_before = log_.log_start_offset, log_.log_end_offset
         is_wanted = partial(self._follows, partition, named.leader_epoch)
         rest_s = self._services.answers.apply(partition, data, is_wanted=is_wanted)
         if rest_s > GO_ON:
             self.round.hold(partition, self._services.clock.monotonic() + rest_s)
-        elif data.records:
+            return
+        if data.records or log_.log_start_offset != start_before:
             self.round.change(partition)
-            own_end = partition.log.log_end_offset
+        if data.records:
+            own_end = log_.log_end_offset
             behind = behind_bytes(
                 leader_end=data.log_end_offset,
                 own_end=own_end,

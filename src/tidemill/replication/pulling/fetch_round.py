@@ -15,6 +15,7 @@ from itertools import islice
 from typing import final
 from uuid import UUID
 
+from tidemill.core.byte_rate import NO_BOUND
 from tidemill.core.limits import MIB
 from tidemill.replication.partition import Partition
 from tidemill.wire.generated.fetch import (
@@ -139,8 +140,10 @@ class FetchRound:
         for partition in self._partitions:
             self.change(partition)
 
-    def next_request(self, *, broker_epoch: int, now: float) -> FetchRequest:
-        """The next fetch: what has changed since the last one."""
+    def next_request(
+        self, *, broker_epoch: int, now: float, bytes_max: int = NO_BOUND
+    ) -> FetchRequest:
+        """The next fetch: what has changed since the last one. `bytes_max`: of its answer."""
         for partition in [one for one, until in self._held.items() if until <= now]:
             self.release(partition)
         self._fetches += 1
@@ -157,7 +160,7 @@ class FetchRound:
             session_epoch=self._answers,
             max_wait_ms=self._wait_ms(now),
             min_bytes=1,
-            max_bytes=self.limits.answer_bytes,
+            max_bytes=min(self.limits.answer_bytes, bytes_max),
             topics=list(topics.values()),
             forgotten_topics_data=_forgotten_topics(forgotten),
         )
@@ -198,7 +201,7 @@ def _wanted(partition: Partition, max_bytes: int) -> FetchPartition:
         current_leader_epoch=partition.leader_epoch,
         fetch_offset=partition.as_follower.fetch_offset,
         last_fetched_epoch=log.epochs.latest,
-        log_start_offset=log.log_start_offset,
+        log_start_offset=partition.as_follower.start_offset,
         partition_max_bytes=max_bytes,
         high_watermark=partition.high_watermark,
         flushed_offset=log.flushed_offset,

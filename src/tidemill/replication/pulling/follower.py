@@ -102,6 +102,12 @@ class Followers:
         if place is not None and partition.settings.flush_before_ack:
             self._lanes[place].flushed(partition)
 
+    def start_moved(self, partition: Partition) -> None:
+        """Retention has moved its log start: the leader sends no reader here for what is below."""
+        place = self._places.get(partition)
+        if place is not None:
+            self._lanes[place].start_moved(partition)
+
     def _follow(self, partition: Partition, place: _Place) -> None:
         if self._places.get(partition) != place:
             self.leave(partition)

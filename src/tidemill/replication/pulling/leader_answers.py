@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, final
 
 from tidemill.core.clock import Clock
-from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import DiskFull, DiskReserved, ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.replication.following import CutVerdict, RefusedCut, judge_cut, rest_s_after
 from tidemill.replication.partition import Partition
@@ -75,7 +75,7 @@ class LeaderAnswers:
         """In a row; 0 for a full disk. No more entries than there are partitions."""
         self._changing: dict[Partition, None] = {}
         """Partitions whose logs are being cut, or pass over what is lost."""
-        self._has_unsaved_starts = False
+        self._has_unsaved_starts = self._is_saving = False
         self._saved_at = clock.monotonic()
 
     def role_changed(self, partition: Partition) -> None:
@@ -139,7 +139,7 @@ class LeaderAnswers:
     def _rest_s_after(self, partition: Partition, error: KafkaError | StorageFault) -> float:
         before = self._failures.get(partition)
         if isinstance(error, DiskFull):
-            if before is None:
+            if before is None and not isinstance(error, DiskReserved):
                 log.error("replicating %s: %s", partition.name, error)
             self._failures[partition] = before or 0
             return FULL_DISK_REST_S
@@ -148,20 +148,26 @@ class LeaderAnswers:
         log.error("replicating %s failed, again in %.0f s: %s", partition.name, rest_s, error)
         return rest_s
 
-    async def save_starts(self) -> None:
+    def maybe_save_starts(self) -> None:
         """Deleted records must not come back after a crash, should we lead then (I9).
 
-        Retention moves the starts of many logs: a checkpoint covers those of a second.
+        Retention moves the starts of many logs: a checkpoint covers those of a second. Nobody who
+        fetches waits for it: on a slow disk it takes long.
         """
         now = self._clock.monotonic()
-        if not self._has_unsaved_starts or now - self._saved_at < SAVE_INTERVAL_S:
-            return
-        self._has_unsaved_starts, self._saved_at = False, now
-        if self._checkpoint is not None:
-            try:
-                await self._checkpoint()
-            except StorageFault as fault:
-                log.error("checkpoint failed: %s", fault)
+        is_due = self._has_unsaved_starts and now - self._saved_at >= SAVE_INTERVAL_S
+        if is_due and not self._is_saving and self._checkpoint is not None:
+            self._has_unsaved_starts, self._saved_at, self._is_saving = False, now, True
+            self._supervisor.spawn("save log starts", self._save_starts(self._checkpoint))
+
+    async def _save_starts(self, checkpoint: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await checkpoint()
+        except StorageFault as fault:
+            self._has_unsaved_starts = True
+            log.error("checkpoint failed: %s", fault)
+        finally:
+            self._is_saving = False
 
     # --- cuts ------------------------------------------------------------------------------------
 

@@ -370,6 +370,18 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda s: s.services.telemetry.journal_laps),
     ),
     Metric(
+        "tidemill_disk_free_bytes",
+        "gauge",
+        "What is free on the file system of the data directory, as it was a second ago at most.",
+        _one(lambda s: s.services.telemetry.disk_free_bytes),
+    ),
+    Metric(
+        "tidemill_disk_refuses_records",
+        "gauge",
+        "1 while records are refused because less than the reserve is free, else 0.",
+        _one(lambda s: int(s.services.telemetry.disk_refuses_records)),
+    ),
+    Metric(
         "tidemill_disk_running",
         "gauge",
         "Disk operations in their threads, by kind of work.",

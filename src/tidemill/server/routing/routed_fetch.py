@@ -6,7 +6,8 @@ they are: usually the next fetch of the client wants the same of them and takes 
 wants something else, the connection with the wait is dropped for a new one.
 
 An answer must have every partition that was asked for. So a partition whose leader has not answered
-yet is in it with the marks that it had last; a leader that has told none is asked not to wait.
+yet is in it with the marks that it had last; a leader that has told none is asked not to wait, and
+waited for briefly: one that stands still would hold up what the others have.
 
 Sessions are declined: the client names all its partitions each time.
 """
@@ -39,6 +40,8 @@ MAX_WAIT_MS_MAX = 60_000
 """The longest wait that a client gets, as on the listener for clients."""
 LEAST_WAIT_S = 0.01
 """A shorter wait is not worth a request."""
+FIRST_ANSWER_S = 1.0
+"""For the marks of a leader that was asked not to wait. Then clients ask again for its part."""
 ANSWER_S_MAX = 30.0
 """Beyond the time that the client waits."""
 ANSWER_BYTES_MAX = 4 * MIB
@@ -63,12 +66,27 @@ class _Marks(NamedTuple):
 class _Part:
     """What one leader was asked, and its answer when it comes."""
 
-    __slots__ = ("_memory", "answer", "held_bytes", "is_wanted", "request", "signature")
+    __slots__ = (
+        "_memory",
+        "answer",
+        "asked_at",
+        "held_bytes",
+        "is_wanted",
+        "request",
+        "signature",
+    )
 
     def __init__(
-        self, request: FetchRequest, version: int, answer: asyncio.Future[Any], memory: MemoryPool
+        self,
+        request: FetchRequest,
+        version: int,
+        answer: asyncio.Future[Any],
+        memory: MemoryPool,
+        *,
+        now: float,
     ) -> None:
         self.request = request
+        self.asked_at = now
         self.signature = _signature(request, version)
         self.answer = answer
         self._memory = memory
@@ -81,6 +99,10 @@ class _Part:
     def is_first(self) -> bool:
         """Whether the leader was asked not to wait: without its answer there are no marks."""
         return self.request.max_wait_ms == 0
+
+    def first_left_s(self, now: float) -> float:
+        """How long its marks are still waited for."""
+        return self.asked_at + FIRST_ANSWER_S - now if self.is_first else 0.0
 
     @property
     def has_news(self) -> bool:
@@ -189,7 +211,8 @@ class WaitingFetches:
             upstream = self._upstreams[leader] = self._connect(leader)
         timeout_s = request.max_wait_ms / 1000 + ANSWER_S_MAX
         answer = upstream.ask(request, FetchResponse, version=version, timeout_s=timeout_s)
-        part = self._parts[leader] = _Part(request, version, answer, self._memory)
+        now = self._clock.monotonic()
+        part = self._parts[leader] = _Part(request, version, answer, self._memory, now=now)
         answer.add_done_callback(lambda _future: self._came(leader, part))
 
     def _came(self, leader: int, part: _Part) -> None:
@@ -202,19 +225,21 @@ class WaitingFetches:
         """Until a leader has news, or the client has waited long enough."""
         until = self._clock.monotonic() + max_wait_s
         while True:
-            left_s = until - self._clock.monotonic()
+            now = self._clock.monotonic()
+            left_s = until - now
             done = {leader: one for leader, one in self._parts.items() if one.answer.done()}
             is_over = left_s <= LEAST_WAIT_S or any(one.has_news for one in done.values())
             pending = [one for leader, one in self._parts.items() if leader not in done]
             if is_over:
-                pending = [one for one in pending if one.is_first]
+                pending = [one for one in pending if one.first_left_s(now) > 0]
+                left_s = max((one.first_left_s(now) for one in pending), default=0.0)
             else:
                 pending += [self._ask_again(leader, left_s, version) for leader in done]
             if not pending:
                 return
             await asyncio.wait(
                 [one.answer for one in pending],
-                timeout=None if is_over else left_s,
+                timeout=left_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
 

@@ -174,3 +174,12 @@ def test_the_store_lies_in_the_data_directory_unless_it_is_named():
     assert broker_config(flags=["data.dir=d"]).store_path == "d/coord.db"
     both = broker_config(flags=["data.dir=d/broker-1", "tidemill.store.file=d/coord.db"])
     assert both.store_path == "d/coord.db"
+
+
+@pytest.mark.parametrize(
+    "flag",
+    ["broker.rack=\udcff", "advertised.listeners=a..b:9092", f"listeners={'x' * 64}:9092"],
+)
+def test_a_name_that_no_client_could_be_told_or_look_up_is_refused(flag):
+    with pytest.raises(UserError, match=r"not the name of a host|not text"):
+        broker_config(flags=[flag])

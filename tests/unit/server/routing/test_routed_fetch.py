@@ -119,6 +119,26 @@ async def test_the_first_fetch_has_the_marks_of_all_leaders():
 
 
 @simulated
+async def test_a_leader_that_stands_still_does_not_hold_up_what_the_others_have():
+    bench = Bench()
+    loop = asyncio.get_running_loop()
+    for number, wait_s in ((1, 1.0), (2, 0.0), (3, 0.0)):  # it is waited for once
+        began = loop.time()
+        task = bench.start(number, 0)
+        await turns()
+        bench.leader(0).answer(b"records", mark=number)
+        await task
+        assert round(loop.time() - began, 3) == wait_s
+        unknown = (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"", -1)
+        assert read(task) == [(0, b"records", number), unknown]
+    assert len(bench.leader(1).asked) == 1
+    bench.leader(1).answer(b"late", mark=3)
+    last = bench.start(4, 0)
+    await turns()
+    assert read(last)[1] == (0, b"late", 3)
+
+
+@simulated
 async def test_one_leader_with_records_is_enough_and_the_other_waits_on():
     bench = Bench()
     await known(bench)

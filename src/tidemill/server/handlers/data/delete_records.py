@@ -7,14 +7,22 @@ deleted: such an offset is refused with OFFSET_OUT_OF_RANGE (S45). An offset bel
 changes nothing. The answer holds the log start offset. Topics that hold the broker's own state are
 refused.
 
-Left out: waiting until the followers have deleted too; their next fetch tells them.
+The answer waits until every in-sync replica has deleted the same: whoever leads next, the records
+do not come back (I9). After the request's timeout it says REQUEST_TIMED_OUT, as Kafka's does; the
+followers still delete when they can.
 """
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from typing import final
+
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
+from tidemill.replication.partition import Partition
+from tidemill.replication.waiting.waiters import AckWaiter
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
@@ -36,6 +44,8 @@ __all__ = ["HANDLER"]
 
 TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
+WAIT_S_MAX = 60.0
+"""The longest wait that a client gets: what it has sent after that waits, too."""
 
 
 def handle(context: DataContext, request: DeleteRecordsRequest) -> Answer:
@@ -44,14 +54,16 @@ def handle(context: DataContext, request: DeleteRecordsRequest) -> Answer:
 
 async def _delete(context: DataContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
+    deletion = _Deletion(context)
     pacer = Pacer(PARTITIONS_PER_SLICE)
     for wanted_topic in request.topics:
         answered = DeleteRecordsTopicResult(name=wanted_topic.name)
         response.topics.append(answered)
         for wanted in wanted_topic.partitions:
             await pacer.step()
-            answered.partitions.append(_delete_before(context, wanted_topic.name, wanted))
+            answered.partitions.append(deletion.begin(wanted_topic.name, wanted))
     await _make_durable(context, response)
+    await deletion.wait(request.timeout_ms / 1000)
     return response
 
 
@@ -66,20 +78,58 @@ async def _make_durable(context: DataContext, response: DeleteRecordsResponse) -
                 entry.error_code = entry.error_code or code
 
 
-def _delete_before(
+@final
+class _Deletion:
+    """The partitions of one request, and what they wait for."""
+
+    def __init__(self, context: DataContext) -> None:
+        self._context = context
+        self._waiters: list[AckWaiter] = []
+        self._pending = 0
+        """Counted while the request waits."""
+        self._settled = asyncio.Event()
+
+    def begin(self, name: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+        """Delete here; followers hear of it."""
+        context = self._context
+        entry = DeleteRecordsPartitionResult(
+            partition_index=wanted.partition_index, low_watermark=NO_LOW_WATERMARK
+        )
+        try:
+            partition, offset = _find_start(context, name, wanted)
+            settle = partial(self._settle, entry)
+            self._waiters.append(partition.as_leader.delete_before(offset, settle))
+            entry.low_watermark = partition.log.log_start_offset
+        except (KafkaError, StorageFault) as error:
+            entry.error_code = count_refusal(context, error)
+        return entry
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until all in-sync replicas have deleted the same, or the time is up."""
+        self._pending = sum(not one.settled for one in self._waiters)
+        if self._pending:
+            wait_s = min(max(0.0, timeout_s), WAIT_S_MAX)
+            timer = self._context.services.timers.add_after(wait_s, self._time_out)
+            await self._settled.wait()
+            timer.cancel()
+
+    def _settle(self, entry: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
+        if code is not ErrorCode.NONE:
+            self._context.services.telemetry.count_error(code)
+            entry.error_code = entry.error_code or int(code)
+        self._pending -= 1
+        if not self._pending:
+            self._settled.set()
+
+    def _time_out(self) -> None:
+        for waiter in self._waiters:
+            waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
+
+
+def _find_start(
     context: DataContext, name: str, wanted: DeleteRecordsPartition
-) -> DeleteRecordsPartitionResult:
-    entry = DeleteRecordsPartitionResult(
-        partition_index=wanted.partition_index, low_watermark=NO_LOW_WATERMARK
-    )
-    try:
-        entry.low_watermark = _advance_start(context, name, wanted)
-    except (KafkaError, StorageFault) as error:
-        entry.error_code = count_refusal(context, error)
-    return entry
-
-
-def _advance_start(context: DataContext, name: str, wanted: DeleteRecordsPartition) -> int:
+) -> tuple[Partition, int]:
+    """The partition, and where its log is to start."""
     partition = find_led_partition(context, Operation.DELETE, name, wanted.partition_index)
     if name in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -90,8 +140,7 @@ def _advance_start(context: DataContext, name: str, wanted: DeleteRecordsPartiti
     floor = None if partition.holds is None else partition.holds.floor()
     if floor is not None and offset > floor:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"a record is held at offset {floor}")
-    partition.log.advance_start(offset)
-    return partition.log.log_start_offset
+    return partition, offset
 
 
 def _refuse(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRecordsResponse:

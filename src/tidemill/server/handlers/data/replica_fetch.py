@@ -176,6 +176,7 @@ class _ReplicaFetch:
             self._session.broker_id,
             fetch_offset=wanted.fetch_offset,
             flushed_offset=wanted.flushed_offset,
+            log_start_offset=wanted.log_start_offset,
             now=now,
         )
         return True
@@ -254,6 +255,8 @@ class _ReplicaFetch:
         """Tell of slots until the answer is full; the others stay for the next one."""
         memory = self._context.services.response_memory
         budget = min(self._request.max_bytes, max(memory.free_bytes, STARVED_BYTES_MAX))
+        if self._session.lane == CATCH_UP_LANE:
+            budget = min(budget, self._context.services.catch_up_rate.piece_bytes)
         copied = found_bytes = 0
         for _ in range(SLOTS_PER_ANSWER_MAX):
             slot = self._session.take_next() if found_bytes < budget else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import DiskReserved, ErrorCode, KafkaError, StorageFault
 from tidemill.core.logs import shown
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
@@ -37,7 +37,8 @@ def refuse(
     """Fill the entry of a partition whose batch was not appended, or is not acknowledged."""
     if isinstance(error, StorageFault):
         services = context.services
-        if services.fault_log.allows("produce", services.clock.monotonic()):
+        is_news = not isinstance(error, DiskReserved)
+        if is_news and services.fault_log.allows("produce", services.clock.monotonic()):
             log.error("producers are refused: %s", shown(error))
         error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
     context.services.telemetry.count_error(error.code)

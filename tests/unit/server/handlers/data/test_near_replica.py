@@ -75,10 +75,14 @@ def following(make):
     return make([FAR, NODE_ID, NEAR])
 
 
-def followers_have(broker, offset, *brokers):
+def followers_have(broker, offset, *brokers, start=0):
     for one in brokers or (FAR, NEAR):
         broker.partition("orders").follower_fetched(
-            one, fetch_offset=offset, flushed_offset=offset, now=broker.clock.monotonic()
+            one,
+            fetch_offset=offset,
+            flushed_offset=offset,
+            log_start_offset=start,
+            now=broker.clock.monotonic(),
         )
 
 
@@ -113,6 +117,13 @@ def test_T38_a_leader_sends_a_reader_to_the_in_sync_replica_in_its_rack(leading)
 def test_T38_a_reader_is_sent_on_at_once_even_if_there_is_nothing_to_read(leading):
     answer = leading.call(request(2, max_wait_ms=60_000), VERSION)
     assert answer.responses[0].partitions[0].preferred_read_replica == NEAR
+
+
+def test_T38_a_reader_is_not_sent_where_retention_has_dropped_what_it_wants(leading):
+    """The follower would send it back, and so to and fro for as long as that lasts."""
+    followers_have(leading, 2, NEAR, start=1)
+    assert fetch(leading, 0).preferred_read_replica == NOBODY
+    assert fetch(leading, 1).preferred_read_replica == NEAR
 
 
 def test_T38_a_session_tells_where_to_go_although_nothing_else_is_new(leading):

@@ -338,6 +338,20 @@ def test_only_a_follower_that_is_far_behind_is_told_to_wait(broker, follower):
     assert behind.throttle_ms == 0
 
 
+def test_a_follower_that_is_far_behind_gets_no_more_than_the_rate_allows_in_a_second(
+    broker, follower
+):
+    for _ in range(10):
+        broker.append("orders", NOW_MS)
+    size = broker.partition("orders").log.size_bytes // 10
+    broker.services.catch_up_rate = ByteRate(lambda: 3 * size)
+    behind = Follower(broker, lane=1)
+    assert len(behind.fetch(behind.at(0, 0))[0].records) == 3 * size
+    assert behind.throttle_ms == 1_000
+    broker.services.catch_up_rate = ByteRate(lambda: 1)
+    assert len(behind.fetch(behind.at(0, 3))[0].records) == size  # a whole batch comes always
+
+
 # --- progress -------------------------------------------------------------------------------------
 
 

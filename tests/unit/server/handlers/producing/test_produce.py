@@ -269,6 +269,19 @@ def test_R12_a_full_disk_is_refused_and_told_to_the_operator_once(orders, monkey
     ]
 
 
+def test_R12_records_at_the_reserve_are_refused_as_on_a_full_disk_without_a_line_per_minute(
+    orders, caplog
+):
+    room = orders.partition("orders").room
+    room.end_look(0, total_bytes=1 << 30, free_bytes=100, reserve_bytes=200)
+    entry = _produce(orders)
+    assert entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "No space left for records" in entry.error_message
+    assert caplog.records == []
+    room.end_look(0, total_bytes=1 << 30, free_bytes=1 << 29, reserve_bytes=200)
+    assert _produce(orders).base_offset == 0
+
+
 def test_topics_of_the_brokers_own_state_are_not_open_to_producers(broker):
     broker.make_topic("__consumer_offsets", 1)
     entry = _produce(broker, name="__consumer_offsets")

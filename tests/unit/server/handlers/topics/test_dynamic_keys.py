@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -107,7 +108,7 @@ def _(broker, change):
     assert made(broker, "t").code is ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def unbalanced(*, alive=(0, 1)):
+def unbalanced(*, alive=(0, 1), joined=False):
     """Broker 0 leads a partition that 1 should lead, and holds all of another topic."""
     one = PartitionImage(leader=0, leader_epoch=1, replicas=(1, 0), isr=(0, 1))
     sole = PartitionImage(leader=0, leader_epoch=1, replicas=(0,), isr=(0,))
@@ -120,7 +121,8 @@ def unbalanced(*, alive=(0, 1)):
     brokers = {i: BrokerImage(broker_id=i, epoch=1, host="h", port=1) for i in (0, 1, 2)}
     return MetadataImage(
         brokers={i: brokers[i] for i in alive},
-        members={i: MemberImage(broker_id=i, epoch=1) for i in alive} | {1: _MEMBER},
+        members={i: MemberImage(broker_id=i, epoch=1) for i in alive}
+        | {1: replace(_MEMBER, awaits_share=joined)},
         topics={"t": topic},
     )
 
@@ -152,8 +154,11 @@ def _(broker, change):
 @changes("auto.rebalance")
 def _(broker, change):
     assert not planned(broker, unbalanced(), after_s=60).moves
-    change("true")
+    assert planned(broker, unbalanced(joined=True), after_s=0).moves
+    change("always")
     assert planned(broker, unbalanced(), after_s=60).moves
+    change("off")
+    assert not planned(broker, unbalanced(joined=True), after_s=60).moves
 
 
 @changes("replica.lag.time.max.ms")
@@ -350,6 +355,25 @@ def _(broker, _change):
         upkeep.set("log.retention.check.interval.ms", 10_001)
         await asyncio.sleep(1)
         assert not upkeep.disk.exists(CUT)
+        running.cancel()
+
+    SimLoop().run(work())
+
+
+@changes("tidemill.disk.reserve.bytes")
+def _(broker, _change):
+    async def work():
+        upkeep = Upkeep(broker.cluster.live)
+        running = asyncio.create_task(upkeep.room_watch.run())
+        await asyncio.sleep(2)
+        assert not upkeep.room.is_refusing
+        upkeep.set("tidemill.disk.reserve.bytes", 1 << 60)
+        upkeep.disk.set_capacity(upkeep.used_bytes() * 100 // 91)
+        await asyncio.sleep(2)
+        assert upkeep.room.is_refusing
+        upkeep.set("tidemill.disk.reserve.bytes", 0)
+        await asyncio.sleep(2)
+        assert not upkeep.room.is_refusing
         running.cancel()
 
     SimLoop().run(work())

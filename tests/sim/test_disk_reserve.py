@@ -1,0 +1,107 @@
+"""Disks that fill up to the reserve: records are refused, and everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.sim.replicas import eventually, leader_of, replica, replicas_agree
+from tests.sim.three_brokers import IDS, SEEDS
+from tidemill.client.admin.group_offsets import GroupOffsets
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.client.producing.producer import Producer
+from tidemill.core.errors import KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import MIB
+from tidemill.testing.sim.world import SimWorld
+
+BIG, SMALL = TopicPartition("big", 0), TopicPartition("small", 0)
+CAPACITY_BYTES = 40 * MIB
+RESERVE_BYTES = 4 * MIB
+VALUE = b"x" * 100_000
+GIVE_UP_S = 2.0
+
+
+async def is_refused(cluster: ClusterClient, world: SimWorld, to: TopicPartition) -> bool:
+    """Whether a record is refused for longer than a producer waits here."""
+    try:
+        async with Producer(cluster, world.clock, delivery_timeout_s=GIVE_UP_S) as producer:
+            await (await producer.send(to.topic, VALUE, partition=0)).offset()
+    except KafkaError:
+        return True
+    return False
+
+
+async def fill(cluster: ClusterClient, world: SimWorld) -> None:
+    """Produce until it is refused."""
+    for _ in range(CAPACITY_BYTES // len(VALUE)):
+        if await is_refused(cluster, world, BIG):
+            return
+    raise AssertionError("records were never refused")
+
+
+def free_bytes(world: SimWorld, broker_id: int) -> int:
+    return world.disk(broker_id).space("/").usable_bytes
+
+
+@SEEDS
+def test_R12_a_disk_that_records_have_filled_still_deletes_the_topic_that_makes_room(seed, caplog):
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+            world.disk(broker_id).set_capacity(CAPACITY_BYTES)
+        net, bootstrap = world.client_net(), world.bootstrap
+        async with ClusterClient(net, bootstrap) as cluster, ClusterClient(net, bootstrap) as own:
+            admin = Admin(own)
+            for one in (BIG, SMALL):
+                await admin.create_topic(one.topic, partitions=1, replication=3)
+            group = GroupOffsets(own, "workers")
+            await group.commit({BIG: 0})
+            await fill(cluster, world)
+            assert await is_refused(cluster, world, SMALL)
+            for broker_id in IDS:
+                room = free_bytes(world, broker_id) - RESERVE_BYTES
+                assert -RESERVE_BYTES // 4 <= room < 2 * len(VALUE)
+            assert replicas_agree(world, IDS, BIG)  # a leader stops before its followers do
+            await group.commit({BIG: 7})
+            await admin.create_topic("late", partitions=1, replication=3)
+            await asyncio.sleep(61.0)  # a checkpoint is written
+            await admin.delete_topics([BIG.topic])
+            await eventually(
+                lambda: min(free_bytes(world, one) for one in IDS) > CAPACITY_BYTES / 2
+            )
+            await asyncio.sleep(2.0)
+            assert not await is_refused(cluster, world, SMALL)
+            for broker_id in IDS:
+                assert not world.broker(broker_id).telemetry.disk_refuses_records
+
+    world = SimWorld(seed, values={"log.segment.bytes": 4 * MIB})
+    world.run(main)
+    said = [record.getMessage() for record in caplog.records]
+    assert 1 <= sum("No space left for records" in line for line in said) <= len(IDS)
+    assert not any("producers are refused" in line or "failed" in line for line in said)
+
+
+def test_R12_a_follower_at_the_reserve_leaves_the_in_sync_set_and_comes_back():
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        async with (
+            ClusterClient(world.client_net(), world.bootstrap) as cluster,
+            Producer(cluster, world.clock) as producer,
+        ):
+            await Admin(cluster).create_topic(SMALL.topic, partitions=1, replication=3)
+            await eventually(lambda: replicas_agree(world, IDS, SMALL))
+            leader = leader_of(world, IDS, SMALL)
+            full = next(one for one in IDS if one != leader)
+            world.disk(full).take_space(CAPACITY_BYTES)  # by files of somebody else
+            world.disk(full).set_capacity(CAPACITY_BYTES + RESERVE_BYTES // 2)
+            await asyncio.sleep(2.0)
+            await (await producer.send(SMALL.topic, VALUE, partition=0)).offset()
+            assert full not in replica(world, leader, SMALL).isr
+            assert replica(world, full, SMALL).log.log_end_offset == 0
+            world.disk(full).set_capacity(None)
+            await eventually(lambda: full in replica(world, leader, SMALL).isr)
+            assert replicas_agree(world, IDS, SMALL)
+
+    SimWorld(1).run(main)
