@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import click
 
@@ -13,11 +13,14 @@ from tidemill.client.admin.cluster_admin import ClusterSnapshot
 from tidemill.client.admin.replica_admin import Reassignment
 from tidemill.client.network.metadata_cache import PartitionInfo
 from tidemill.core.ids import TopicPartition
+from tidemill.core.logs import listed
 
 __all__ = ["ClusterHealth", "cluster_facts", "print_cluster"]
 
 _COLUMNS = ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS", "IN SYNC", "ROLE")
 _SENTENCES_MAX = 20
+_NAMES_MAX = 5
+"""Partitions that a sentence names; it gives the number of the others."""
 
 
 @final
@@ -108,20 +111,21 @@ class ClusterHealth:
             yield "there is no controller: topics cannot be changed until one is elected"
         for row in self.rows():
             yield from self._about(row)
-        for name in self.offline:
-            yield f"{name} has no leader: {self._offline_advice(states[name])}"
-        for name in self.under_replicated:
-            state = states[name]
-            behind = [str(one) for one in state.replicas if one not in state.isr]
-            yield f"{name} is under-replicated: broker {', '.join(behind)} is not in sync"
+        offline = _grouped(self.offline, lambda name: self._offline_advice(states[name]))
+        for advice, names in offline.items():
+            yield f"{_subject(names, 'has', 'have')} no leader: {advice}"
+        behind = _grouped(self.under_replicated, lambda name: _told_behind(states[name]))
+        for told, names in behind.items():
+            yield f"{_subject(names, 'is', 'are')} under-replicated: {told}"
         for one in self._snapshot.conflicts:
             yield (
                 f"{one.partition} on broker {one.broker_id} refuses to follow: its leader, broker "
                 f"{one.leader_id}, lacks records that were committed. "
                 "`tidemill cluster repair` shows what to decide"
             )
-        for move in self._snapshot.moves:
-            yield f"{move.partition} is being moved: {told_move(move)}"
+        for told, moves in _grouped(self._snapshot.moves, told_move).items():
+            names = [one.partition for one in moves]
+            yield f"{_subject(names, 'is', 'are')} being moved: {told}"
 
     def _about(self, row: BrokerRow) -> Iterator[str]:
         held = f"{row.replicas} replicas"
@@ -129,8 +133,9 @@ class ClusterHealth:
             yield f"broker {row.broker_id} is missing and holds {held}: start it"
         elif row.broker_id in self._snapshot.silent:
             yield (
-                f"broker {row.broker_id} does not answer at {row.address}: if it has ended, others "
-                "lead as soon as its session ends; start it again"
+                f"broker {row.broker_id} does not answer at {row.address}: if it has ended, start "
+                "it again, others lead as soon as its session ends; if it runs, its log says "
+                "whether it reaches its store"
             )
         elif row.broker_id in self._snapshot.fenced:
             waits = f"broker {row.broker_id} waits until the controller lets it in"
@@ -146,10 +151,33 @@ class ClusterHealth:
             yield f"broker {row.broker_id} is being drained: {left}"
 
     def _offline_advice(self, state: PartitionInfo) -> str:
-        waiting = [str(one) for one in state.replicas if one not in self._live]
+        waiting = [str(one) for one in sorted(state.replicas) if one not in self._live]
         if waiting:
             return f"start broker {', '.join(waiting)}"
         return "`tidemill cluster elect unclean` elects a replica that may lack records"
+
+
+_Group = TypeVar("_Group")
+
+
+def _grouped(
+    items: Sequence[_Group], told: Callable[[_Group], str]
+) -> Mapping[str, Sequence[_Group]]:
+    """Those of which the same can be told: a broker that is gone is one sentence."""
+    found: dict[str, list[_Group]] = {}
+    for one in items:
+        found.setdefault(told(one), []).append(one)
+    return found
+
+
+def _subject(names: Sequence[TopicPartition], one: str, several: str) -> str:
+    return f"{listed(names, _NAMES_MAX)} {one if len(names) == 1 else several}"
+
+
+def _told_behind(state: PartitionInfo) -> str:
+    behind = sorted(one for one in state.replicas if one not in state.isr)
+    verb = "is" if len(behind) == 1 else "are"
+    return f"broker {', '.join(map(str, behind))} {verb} not in sync"
 
 
 def told_move(move: Reassignment) -> str:

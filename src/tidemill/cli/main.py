@@ -9,7 +9,6 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 no broker reached, 130 i
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn, final
@@ -72,7 +71,9 @@ class LazyGroup(click.Group):
         except (click.exceptions.Exit, click.exceptions.NoArgsIsHelpError):
             raise
         except BrokenPipeError:
-            _drop_stdout()
+            from tidemill.cli.text import drop_stdout
+
+            drop_stdout()
             ctx.exit(0)
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - `_report` decides
             ctx.exit(_report(error))
@@ -95,11 +96,6 @@ def _report(error: BaseException) -> int:
     if failure.line:
         click.echo(f"error: {failure.line}", err=True)
     return failure.exit_code
-
-
-def _drop_stdout() -> None:
-    """The reader of our output is gone: the interpreter's last flush must not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

@@ -19,7 +19,7 @@ from tidemill.client.admin.cluster_admin import (
 )
 from tidemill.client.admin.replica_admin import Reassignment, list_reassignments, reassign
 from tidemill.client.network.cluster_client import ClusterClient
-from tidemill.core.balance import startable
+from tidemill.core.balancing.balance import startable
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 
@@ -27,6 +27,7 @@ __all__ = ["MovePlan", "carry_out", "show_plan", "wait_empty"]
 
 _POLL_S = 0.5
 _ROWS_MAX = 50
+_UNITS = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 Targets = Mapping[TopicPartition, Sequence[int]]
 
@@ -42,6 +43,8 @@ class MovePlan:
     """Brokers that may be given replicas."""
     views: Mapping[str, str] = field(default_factory=dict)
     """Views, with their bases: they are in no plan."""
+    sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The bytes of one replica of each partition, as far as brokers have told them."""
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -68,7 +71,19 @@ class MovePlan:
         if topic in self.views:
             detail = f"{escape(topic)} is a view: move the replicas of {escape(self.views[topic])}"
             return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {escape(name)}")
+        detail = f"there is no {escape(name)}"
+        for one in self.before:
+            if str(one) == name:
+                detail = (
+                    f"there is no topic {escape(name)}, but {escape(one.topic)}:{one.partition}"
+                )
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+
+    def copied_bytes(self, name: TopicPartition) -> int | None:
+        """What the move of a partition copies; None if nobody has told how large it is."""
+        if name not in self.sizes:
+            return None
+        return self.sizes[name] * len(set(self.targets[name]).difference(self.before[name]))
 
     def facts(self) -> list[dict[str, Any]]:
         """The plan for JSON."""
@@ -78,6 +93,7 @@ class MovePlan:
                 "partition": name.partition,
                 "from": self.before[name],
                 "to": target,
+                "bytes": self.copied_bytes(name),
             }
             for name, target in self.targets.items()
         ]
@@ -89,15 +105,39 @@ def show_plan(plan: MovePlan, *, as_json: bool) -> None:
         print_json({"moves": plan.facts(), "done": False})
         return
     rows = [
-        (str(name), " ".join(map(str, plan.before[name])), " ".join(map(str, target)))
+        (
+            str(name),
+            " ".join(map(str, plan.before[name])),
+            " ".join(map(str, target)),
+            _shown_bytes(plan.copied_bytes(name)),
+        )
         for name, target in list(plan.targets.items())[:_ROWS_MAX]
     ]
     if not rows:
         click.echo("nothing to move")
         return
-    print_table(("PARTITION", "NOW", "THEN"), rows)
+    print_table(("PARTITION", "NOW", "THEN", "COPIES"), rows)
     if len(plan.targets) > _ROWS_MAX:
         click.echo(f"... {len(plan.targets) - _ROWS_MAX} more")
+    click.echo(_told_bytes([plan.copied_bytes(name) for name in plan.targets]))
+
+
+def _told_bytes(copied: Sequence[int | None]) -> str:
+    known = [one for one in copied if one is not None]
+    total = f"copies {_shown_bytes(sum(known))}"
+    if len(known) == len(copied):
+        return total
+    return f"{total}, without {len(copied) - len(known)} partitions of unknown size"
+
+
+def _shown_bytes(count: int | None) -> str:
+    """In units of a thousand, as disks and networks are measured."""
+    if count is None:
+        return "?"
+    for unit, size in _UNITS:
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
 
 
 async def carry_out(client: ClusterClient, plan: MovePlan) -> None:

@@ -8,13 +8,14 @@ output is a terminal: the import takes longer than most commands.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidemill.core.errors import KafkaError
 
-__all__ = ["escape", "escape_bytes", "print_json", "print_table", "say_deleted"]
+__all__ = ["drop_stdout", "escape", "escape_bytes", "print_json", "print_table", "say_deleted"]
 
 _SHOWN_AS_IS = frozenset("\t")
 _CATEGORIES_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -40,6 +41,11 @@ def escape_bytes(data: bytes | memoryview | None, *, null: str = "") -> str:
     if data is None:
         return null
     return escape(bytes(data).decode("utf-8", "backslashreplace"))
+
+
+def drop_stdout() -> None:
+    """The reader of our output is gone: the interpreter's last flush must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(facts: object) -> None:

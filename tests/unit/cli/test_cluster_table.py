@@ -40,9 +40,24 @@ def test_each_trouble_has_a_sentence_that_says_what_to_do():
     assert list(health.sentences()) == [
         "broker 2 is missing and holds 3 replicas: start it",
         "t-1 has no leader: start broker 2",
-        "t-0 is under-replicated: broker 0, 2 is not in sync",
+        "t-0 is under-replicated: broker 0, 2 are not in sync",
     ]
     assert [str(one) for one in health.not_preferred] == ["t-0"]
+
+
+def test_what_one_broker_causes_is_one_sentence_whatever_the_number_of_partitions():
+    led = [partition(index, 0, [0, 1]) for index in range(40)]
+    offline = [partition(index, -1, []) for index in range(40, 42)]
+    assert list(ClusterHealth(snapshot(*led, *offline, live=(0, 1))).sentences()) == [
+        "broker 2 is missing and holds 42 replicas: start it",
+        "t-40, t-41 have no leader: start broker 2",
+        "t-0, t-1, t-2, t-3, t-4 and 35 more are under-replicated: broker 2 is not in sync",
+    ]
+    moves = [Reassignment(TopicPartition("t", one), (0, 1), (1,), ()) for one in range(7)]
+    moving = replace(snapshot(partition(0, 0, [0, 1, 2])), moves=moves)
+    assert list(ClusterHealth(moving).sentences()) == [
+        "t-0, t-1, t-2, t-3, t-4 and 2 more are being moved: to broker 1"
+    ]
 
 
 def test_a_partition_whose_replicas_all_live_without_a_leader_needs_somebody_to_decide():
@@ -80,8 +95,8 @@ def test_a_replica_of_a_missing_broker_is_not_asked():
 def test_a_broker_that_is_registered_and_does_not_answer_is_named():
     found = replace(snapshot(partition(0, 0, [0, 1, 2])), silent=frozenset({1}))
     assert list(ClusterHealth(found).sentences()) == [
-        "broker 1 does not answer at h:9093: if it has ended, others lead as soon as its session "
-        "ends; start it again"
+        "broker 1 does not answer at h:9093: if it has ended, start it again, others lead as soon "
+        "as its session ends; if it runs, its log says whether it reaches its store"
     ]
     assert cluster_facts(found)["silent"] == [1]
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.cli.invoke import tidemill
-from tidemill.cli.replica_moves import MovePlan
+from tidemill.cli.replica_moves import MovePlan, show_plan
 from tidemill.client.admin.cluster_admin import ClusterSnapshot
 from tidemill.client.admin.replica_admin import Reassignment
 from tidemill.client.network.metadata_cache import BrokerInfo, PartitionInfo, TopicInfo
 from tidemill.core.ids import ZERO_UUID, TopicPartition
 
-T0 = TopicPartition("t", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def test_a_plan_begins_where_moves_end_and_gives_nothing_to_brokers_that_cannot_take_it():
@@ -41,6 +41,25 @@ def test_a_command_that_says_too_little_or_too_much_is_refused(arguments, told):
     result = tidemill(*arguments)
     assert result.exit_code == 2
     assert told in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown"),
+    [
+        ({T0: 1_500_000, T1: 999}, "copies 3.0 MB"),
+        ({T0: 1_500_000}, "copies 3.0 MB, without 1 partitions of unknown size"),
+    ],
+)
+def test_a_plan_is_shown_with_the_bytes_that_it_copies(capsys, sizes, shown):
+    before = {T0: (0, 1), T1: (0, 1)}
+    targets = {T0: (2, 3), T1: (1, 0)}
+    plan = MovePlan(before, dict.fromkeys(range(4), ""), sizes=sizes, targets=targets)
+    show_plan(plan, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["t-0", "0", "1", "2", "3", "3.0", "MB"]
+    assert lines[2].split()[-2:] == (["0", "B"] if T1 in sizes else ["0", "?"])
+    assert lines[-1] == shown
+    assert [fact["bytes"] for fact in plan.facts()] == [3_000_000, 0 if T1 in sizes else None]
 
 
 def test_a_view_is_in_no_plan_and_is_refused_by_name():

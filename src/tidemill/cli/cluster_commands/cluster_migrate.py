@@ -114,6 +114,7 @@ def _move_to_zookeeper(disk: Disk, config: BrokerConfig, embedded: BrokerConfig)
             f"start broker {home.broker_id} with: tidemill up --zookeeper {where} "
             f"--broker-id {home.broker_id} --data-dir {home.path}"
         )
+    click.echo("give each its own --listen and --internal, addresses that the other hosts reach")
 
 
 def _move_back(disk: Disk, config: BrokerConfig, embedded: BrokerConfig) -> None:

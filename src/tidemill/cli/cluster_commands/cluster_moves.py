@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import click
 
-from tidemill.cli.partition_names import parse_partition
+from tidemill.cli.partition_names import parse_partition, try_parse_number
 from tidemill.cli.replica_moves import MovePlan, carry_out, show_plan, wait_empty
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
 from tidemill.client.admin.cluster_admin import ClusterSnapshot, take_cluster_snapshot
+from tidemill.client.admin.log_directories import find_log_sizes
 from tidemill.client.admin.replica_admin import (
     list_reassignments,
     reassign,
@@ -18,7 +20,7 @@ from tidemill.client.admin.replica_admin import (
     unregister_broker,
 )
 from tidemill.client.network.cluster_client import ClusterClient
-from tidemill.core.balance import evened, vacated
+from tidemill.core.balancing.balance import evened, vacated
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 
@@ -48,18 +50,20 @@ def reassign_command(
     bootstrap: str,
 ) -> None:
     """Move replicas of partitions to other brokers, and wait until they are there."""
-    if (brokers is None) is not cancel:
+    if (not brokers) is not cancel:
         raise click.UsageError("give either --brokers or --cancel")
     ids = _parse_ids(brokers or "")
 
     async def work(client: ClusterClient) -> None:
-        plan = MovePlan.of(await take_cluster_snapshot(client))
+        snapshot = await take_cluster_snapshot(client)
+        plan = await _look(client, snapshot)
         chosen = [one for name in names for one in _partitions(plan, name)]
         if cancel:
-            await _cancel(client, chosen, as_json=as_json)
+            await _cancel(client, plan, chosen, dry_run=dry_run, as_json=as_json)
             return
         targets = {name: _rotated(ids, index) for index, name in enumerate(chosen)}
         changed = {name: to for name, to in targets.items() if to != plan.before[name]}
+        _check_targets(snapshot, plan, changed)
         await _run(client, replace(plan, targets=changed), dry_run=dry_run, as_json=as_json)
 
     run_client(bootstrap, work)
@@ -70,11 +74,11 @@ def reassign_command(
 @json_option
 @bootstrap_option
 def rebalance(dry_run: bool, as_json: bool, bootstrap: str) -> None:
-    """Spread replicas and leaderships evenly over all brokers, and wait until that is done."""
+    """Spread replicas, bytes and leaderships over all brokers, and wait until that is done."""
 
     async def work(client: ClusterClient) -> None:
-        plan = MovePlan.of(await take_cluster_snapshot(client))
-        plan = replace(plan, targets=evened(plan.before, plan.racks))
+        plan = await _look(client, await take_cluster_snapshot(client))
+        plan = replace(plan, targets=evened(plan.before, plan.racks, sizes=plan.sizes))
         await _run(client, plan, dry_run=dry_run, as_json=as_json)
 
     run_client(bootstrap, work)
@@ -96,10 +100,9 @@ def drain(broker_id: int, cancel: bool, dry_run: bool, as_json: bool, bootstrap:
         snapshot = await take_cluster_snapshot(client)
         _check_there(snapshot, broker_id)
         if cancel:
-            await set_draining(client, broker_id, is_draining=False)
-            _tell(f"broker {broker_id} is given replicas again", as_json=as_json)
+            await _cancel_drain(client, snapshot, broker_id, dry_run=dry_run, as_json=as_json)
             return
-        plan = MovePlan.of(snapshot, without=[broker_id])
+        plan = await _look(client, snapshot, without=[broker_id])
         plan = replace(plan, targets=vacated(plan.before, plan.racks, [broker_id]))
         _check_room(plan, broker_id)
         if dry_run:
@@ -132,6 +135,14 @@ def unregister(broker_id: int, as_json: bool, bootstrap: str) -> None:
         click.echo(f"broker {broker_id} is forgotten")
 
 
+async def _look(
+    client: ClusterClient, snapshot: ClusterSnapshot, without: Collection[int] = ()
+) -> MovePlan:
+    """Where replicas are, and how large; nothing is planned yet."""
+    plan = MovePlan.of(snapshot, without=without)
+    return replace(plan, sizes=await find_log_sizes(client))
+
+
 async def _run(client: ClusterClient, plan: MovePlan, *, dry_run: bool, as_json: bool) -> None:
     if dry_run or not plan.targets:
         show_plan(plan, as_json=as_json)
@@ -143,21 +154,52 @@ async def _run(client: ClusterClient, plan: MovePlan, *, dry_run: bool, as_json:
         click.echo(f"moved {len(plan.targets)} partitions")
 
 
-async def _cancel(client: ClusterClient, chosen: list[TopicPartition], *, as_json: bool) -> None:
-    moving = {move.partition for move in await list_reassignments(client)}
-    targets = dict.fromkeys([one for one in chosen if one in moving])
-    refused = await reassign(client, targets)
+async def _cancel(
+    client: ClusterClient,
+    plan: MovePlan,
+    chosen: list[TopicPartition],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Send the replicas that are being moved back to where they come from."""
+    back = {
+        move.partition: tuple(one for one in move.replicas if one not in move.adding)
+        for move in await list_reassignments(client)
+        if move.partition in chosen
+    }
+    plan = replace(plan, targets=back, sizes=dict.fromkeys(back, 0))  # all of them are still there
+    if dry_run or not back:
+        show_plan(plan, as_json=as_json)
+        return
+    refused = await reassign(client, dict.fromkeys(back))
     for name, error in refused.items():
         if error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # it has just ended
             raise KafkaError(error.code, f"{escape(str(name))}: {escape(error.detail)}")
-    _tell(f"took back the moves of {len(targets)} partitions", as_json=as_json)
-
-
-def _tell(line: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"moves": [], "done": True})
+        print_json({"moves": plan.facts(), "done": True})
     else:
-        click.echo(line)
+        click.echo(f"took back the moves of {len(back)} partitions")
+
+
+async def _cancel_drain(
+    client: ClusterClient,
+    snapshot: ClusterSnapshot,
+    broker_id: int,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    is_draining = broker_id in snapshot.draining
+    if is_draining and not dry_run:
+        await set_draining(client, broker_id, is_draining=False)
+    if as_json:
+        print_json({"moves": [], "done": not dry_run})
+    elif not is_draining:
+        click.echo(f"broker {broker_id} is not being drained")
+    else:
+        verb = "would be" if dry_run else "is"
+        click.echo(f"broker {broker_id} {verb} given replicas again")
 
 
 def _check_there(snapshot: ClusterSnapshot, broker_id: int) -> None:
@@ -171,6 +213,25 @@ def _check_there(snapshot: ClusterSnapshot, broker_id: int) -> None:
         )
 
 
+def _check_targets(
+    snapshot: ClusterSnapshot, plan: MovePlan, targets: Mapping[TopicPartition, tuple[int, ...]]
+) -> None:
+    """UserError if the controller would refuse a target: a plan that it refuses is none."""
+    for name, target in targets.items():
+        if len(set(target)) != len(target):
+            raise UserError("--brokers: name each broker once")
+        for broker_id in target:
+            if broker_id in plan.racks or broker_id in plan.before[name]:
+                continue
+            if broker_id in snapshot.draining:
+                raise UserError(
+                    f"broker {broker_id} is being drained; "
+                    f"`tidemill cluster drain {broker_id} --cancel` stops that"
+                )
+            there = ", ".join(map(str, plan.racks))
+            raise UserError(f"broker {broker_id} takes no replicas now, only {there}: start it")
+
+
 def _check_room(plan: MovePlan, broker_id: int) -> None:
     """UserError if a replica has nowhere to go: the drain would never end."""
     stuck = [
@@ -181,9 +242,8 @@ def _check_room(plan: MovePlan, broker_id: int) -> None:
     if stuck:
         held = len(plan.before[stuck[0]])
         raise UserError(
-            f"{escape(str(stuck[0]))} has {held} replicas, and without broker {broker_id} there "
-            f"are {len(plan.racks)} brokers: add a broker, or use `tidemill topic alter "
-            "--replication`"
+            f"{escape(str(stuck[0]))} has {held} replicas, and without broker {broker_id} there is "
+            f"room for {len(plan.racks)}: add a broker, or use `tidemill topic alter --replication`"
         )
 
 
@@ -199,10 +259,11 @@ def _partitions(plan: MovePlan, name: str) -> list[TopicPartition]:
 
 
 def _parse_ids(text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isascii() and part.isdecimal() for part in parts):
+    """UserError unless they are ids with commas between, or nothing."""
+    ids = [try_parse_number(part.strip()) for part in text.split(",")] if text else []
+    if None in ids:
         raise UserError(f"--brokers {text}: expected ids, as in 1,2,3")
-    return tuple(int(part) for part in parts)
+    return tuple(one for one in ids if one is not None)
 
 
 def _rotated(ids: tuple[int, ...], turns: int) -> tuple[int, ...]:

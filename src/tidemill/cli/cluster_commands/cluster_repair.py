@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
 from tidemill.client.admin.repair_admin import LogConflict, choose_leader, find_conflicts
 from tidemill.client.network.cluster_client import ClusterClient
-from tidemill.core.errors import UserError
+from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 
 __all__ = ["repair"]
@@ -52,7 +53,7 @@ def repair(
         if take is not None or broker_id is not None:
             raise click.UsageError("give TOPIC:PARTITION, --broker and --take")
         wanted = None if name is None else parse_partition(name)
-        _show(run_client(bootstrap, find_conflicts), wanted, as_json=as_json)
+        _show(run_client(bootstrap, partial(_look, wanted=wanted)), wanted, as_json=as_json)
         return
     partition = parse_partition(name)
     conflict = _pick(run_client(bootstrap, find_conflicts), partition, broker_id)
@@ -72,6 +73,17 @@ def repair(
         print_json({**_facts(conflict), "take": take, "done": not dry_run})
     else:
         click.echo(escape(_loss(conflict, take)) if dry_run else f"{escape(name)} is repaired")
+
+
+async def _look(client: ClusterClient, wanted: TopicPartition | None) -> list[LogConflict]:
+    """All conflicts. KafkaError if the wanted partition does not exist."""
+    found = await find_conflicts(client)
+    if wanted is not None:
+        topic = client.metadata.topics.get(wanted.topic)
+        if topic is None or wanted.partition not in topic.partitions:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise KafkaError(code, f"there is no partition {escape(str(wanted))}")
+    return found
 
 
 async def _wait_settled(client: ClusterClient, conflict: LogConflict) -> None:

@@ -15,7 +15,7 @@ from tidemill.client.admin.topic_admin import BROKER_DEFAULT, Admin, ConfigEntry
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.metadata_cache import TopicInfo
 from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from tidemill.core.balance import resized
+from tidemill.core.balancing.balance import resized
 from tidemill.core.config.keys import parse_assignments
 from tidemill.core.errors import ErrorCode, KafkaError
 

@@ -21,8 +21,10 @@ from tidemill.cli.supervising.broker_plan import (
     parse_racks,
     plan_brokers,
     plan_topics,
+    too_many_replicas,
 )
 from tidemill.cli.supervising.parent_death import end_with_parent
+from tidemill.cli.text import drop_stdout
 from tidemill.core.clock import SystemClock
 from tidemill.core.config.broker_config import BrokerConfig, broker_config
 from tidemill.core.config.keys import parse_assignments, parse_lines
@@ -129,10 +131,16 @@ def up(
     config = broker_config(
         file_text=file_text, file_name=config_file or "", flags=settings, values=values
     )
+    if broker_id is not None and not config.zookeeper.connect:
+        raise UserError(
+            "--broker-id: name the ZooKeeper of the cluster with --zookeeper; without one this "
+            "broker would make a cluster of its own"
+        )
     if brokers > 1 and config.zookeeper.connect:
         raise UserError("zookeeper.connect: one command runs one broker; leave --brokers out")
     if brokers == 1:
-        warning = "" if parent_pid is not None else left_out(config, 1)
+        is_alone = parent_pid is None and not config.zookeeper.connect
+        warning = left_out(config, 1) if is_alone else ""
         _run_one(config, warning=warning, standby=standby)
         return
     given = {*parse_lines(file_text), *parse_assignments(settings), *values}
@@ -143,9 +151,10 @@ def up(
     topics = plan_topics(config, count=brokers, given=given)
     facts = (
         f"store {config.store_path}, new topics: {topics.replicas} replicas, "
-        f"{topics.in_sync_min} in sync"
+        f"{min(topics.in_sync_min, topics.replicas)} in sync"
     )
-    _run_several(plans, facts, warning=left_out(config, brokers))
+    warnings = [left_out(config, brokers), too_many_replicas(topics, brokers)]
+    _run_several(plans, facts, warnings=[one for one in warnings if one])
 
 
 def _check_together(
@@ -160,6 +169,8 @@ def _check_together(
     """UserError if options do not fit together; `is_one`: some of them are of a single broker."""
     if not 1 <= brokers <= BROKERS_MAX:
         raise UserError(f"--brokers {brokers}: one command runs 1 to {BROKERS_MAX} brokers")
+    if zookeeper is not None and not zookeeper.strip():
+        raise UserError("--zookeeper: name the servers, as in zk1,zk2,zk3")
     if zookeeper is not None and (brokers > 1 or racks):
         raise UserError("--zookeeper: one command runs one broker; leave --brokers and --racks out")
     if zookeeper is not None and broker_id is None:
@@ -170,13 +181,13 @@ def _check_together(
         raise UserError("--standby: one broker takes the place of one; leave --brokers out")
 
 
-def _run_several(plans: Sequence[BrokerPlan], facts: str, *, warning: str) -> None:
+def _run_several(plans: Sequence[BrokerPlan], facts: str, *, warnings: Sequence[str]) -> None:
     from tidemill.cli.supervising.broker_supervisor import BrokerSupervisor
     from tidemill.cli.supervising.log_output import LogOutput
 
     async def supervise() -> int:
         output = LogOutput(sys.stderr.fileno())
-        if warning:
+        for warning in warnings:
             output.say(f"[supervisor] {warning}")
         return await BrokerSupervisor(
             plans, facts=facts, output=output, all_ready=_print_ready, clock=SystemClock()
@@ -208,8 +219,11 @@ def _run_one(config: BrokerConfig, *, warning: str, standby: bool) -> None:
 
 def _print_ready(addresses: str) -> None:
     """The one line on standard output; scripts wait for it."""
-    click.echo(f"ready: {addresses}")
-    sys.stdout.flush()
+    try:
+        click.echo(f"ready: {addresses}")
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody waits any more; clients are served all the same
+        drop_stdout()
 
 
 async def _serve(broker: Broker) -> bool:

@@ -24,6 +24,7 @@ __all__ = [
     "parse_racks",
     "plan_brokers",
     "plan_topics",
+    "too_many_replicas",
 ]
 
 BROKERS_MAX = 16
@@ -139,6 +140,16 @@ def left_out(config: BrokerConfig, count: int) -> str:
         f"{config.data_dir} also has {names}, not started now: partitions that only they hold have "
         "no leader, and acks=all is refused where it needs their copies; "
         f"--brokers {found[-1] + 1} starts all"
+    )
+
+
+def too_many_replicas(topics: TopicPlan, count: int) -> str:
+    """A warning if no topic could be created that takes the default; else empty."""
+    if topics.replicas <= count:
+        return ""
+    return (
+        f"default.replication.factor={topics.replicas}, but {count} brokers are started: until "
+        "more are, a topic can be created only with fewer replicas"
     )
 
 

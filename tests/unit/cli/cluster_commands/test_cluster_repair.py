@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.cli.invoke import tidemill
 from tidemill.cli.cluster_commands import cluster_repair
 from tidemill.client.admin.repair_admin import LogConflict
-from tidemill.core.ids import TopicPartition
+from tidemill.client.network.metadata_cache import PartitionInfo, TopicInfo
+from tidemill.core.ids import ZERO_UUID, TopicPartition
 
 CONFLICT = LogConflict(
     partition=TopicPartition("orders", 0),
@@ -27,6 +29,9 @@ class Cluster:
     def __init__(self) -> None:
         self.conflicts = [CONFLICT]
         self.chosen: list[int] = []
+        partitions = {one: PartitionInfo(one, 1, 4, [1, 2], [1], []) for one in range(2)}
+        topics = {"orders": TopicInfo("orders", ZERO_UUID, False, partitions)}
+        self.metadata = SimpleNamespace(topics=topics)
 
     async def refresh(self, _topics: None) -> None:
         pass
@@ -63,7 +68,14 @@ def test_what_waits_for_a_decision_is_shown_with_what_each_would_drop(cluster):
         "  --take own: broker 2 leads, and the others drop what they have from offset 90 on; "
         "broker 1 drops offsets 90 to 119",
     ]
-    assert call("payments:0")[1] == "no replica waits for a decision\n"
+    assert call("orders:1")[1] == "no replica waits for a decision\n"
+
+
+@pytest.mark.parametrize("name", ["payments:0", "orders:2"])
+def test_a_partition_that_does_not_exist_is_not_one_that_waits_for_nothing(cluster, name):
+    code, out = call(name)
+    assert code == 1
+    assert f"there is no partition {name.replace(':', '-')}; `tidemill topic list`" in out
 
 
 def test_json_has_the_numbers(cluster):

@@ -67,6 +67,14 @@ def test_a_dry_run_shows_who_would_get_another_leader_and_elects_none(cluster, k
     assert cluster.elected == []
 
 
+@pytest.mark.parametrize("index", ["2147483648", "9" * 5_000, "-1", "x", ""])
+def test_a_number_that_no_partition_can_have_is_wrong_use(cluster, index):
+    result = tidemill("cluster", "elect", "preferred", "--partition", f"orders:{index}")
+    assert result.exit_code == WRONG_USE
+    assert "expected TOPIC:PARTITION, as in orders:0" in result.stderr
+    assert cluster.elected == []
+
+
 @pytest.mark.parametrize(
     "more", [("unclean",), ("unclean", "--dry-run"), ("preferred", "--dry-run")]
 )

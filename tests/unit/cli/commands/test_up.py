@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from tests.unit.cli.invoke import tidemill
+from tidemill.cli.commands.up import _print_ready
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,8 @@ from tests.unit.cli.invoke import tidemill
             "node.id: --brokers numbers the brokers itself; leave this key out",
         ),
         (["--brokers", "3", "--set", "no.such.key=1"], "unknown key 'no.such.key'"),
+        (["--zookeeper", "", "--broker-id", "0"], "--zookeeper: name the servers, as in zk1"),
+        (["--broker-id", "1"], "--broker-id: name the ZooKeeper of the cluster with --zookeeper"),
         (["--zookeeper", "zk1"], "--zookeeper: say with --broker-id N which broker this is"),
         (
             ["--zookeeper", "zk1", "--broker-id", "0", "--brokers", "2"],
@@ -49,3 +55,12 @@ def test_a_wrong_use_is_one_line_and_exit_code_2(flags, line):
     assert ran.stderr.startswith(f"error: {line}")
     assert ran.stderr.count("\n") == 1
     assert ran.stdout == ""
+
+
+def test_a_ready_line_that_nobody_reads_ends_no_broker(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        _print_ready("127.0.0.1:9092")
+        stdout.write("and what follows")

@@ -11,6 +11,7 @@ from tidemill.cli.supervising.broker_plan import (
     parse_racks,
     plan_brokers,
     plan_topics,
+    too_many_replicas,
 )
 from tidemill.core.config.broker_config import BrokerConfig, broker_config
 from tidemill.core.config.keys import parse_assignments
@@ -115,6 +116,11 @@ def test_what_the_user_says_about_new_topics_holds():
     assert plan_topics(broker_config(flags=flags), count=3, given=parse_assignments(flags)) == (
         TopicPlan(1, 1)
     )
+
+
+def test_a_default_of_more_replicas_than_brokers_is_pointed_out():
+    assert "default.replication.factor=5, but 3 brokers" in too_many_replicas(TopicPlan(5, 3), 3)
+    assert too_many_replicas(TopicPlan(3, 2), 3) == ""
 
 
 def test_a_broker_of_an_earlier_command_that_is_not_started_is_pointed_out(tmp_path):
