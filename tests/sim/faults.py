@@ -401,6 +401,8 @@ class Faults:
         space = disk.space("/")
         room = self._rng.below(FULL_DISK_ROOM_BYTES)
         disk.set_capacity(space.total_bytes - space.usable_bytes + room)
+        if room % 2:  # no reserve is kept where nobody knows what is free: writes fill the disk
+            disk.fail("space", "/logs", times=30)
         await self._pause(30.0)
         disk.set_capacity(None)
 

@@ -18,6 +18,9 @@ from tests.sim.test_damage_races import (
 from tests.sim.test_damage_races import (
     test_I14_a_follower_is_cut_whose_header_is_damaged_where_the_cut_is as recovers_with_damage,
 )
+from tests.sim.test_damaged_network import (
+    test_I10_a_follower_takes_no_batch_that_changed_on_its_way as damages_the_network,
+)
 from tests.sim.test_deleted_topics import return_to_a_bad_page
 from tests.sim.test_group_coordinator import ask_a_coordinator_without_a_lease
 from tests.sim.test_owner_lease import (
@@ -54,6 +57,7 @@ STORIES: dict[str, Callable[[], object]] = {
     "silent replica lacks it": partial(restarts_with_damage, SEED),
     "follower with a hole gets in sync": partial(recovers_with_damage, SEED),
     "mend goes on after a cut": cuts_meanwhile,
+    "replicated batches not verified": partial(damages_the_network, SEED),
     "unheard controller stays": partial(cuts_off_the_controller, SEED, leads=True),
     "one broker ends an office": partial(cuts_off_a_leader, SEED),
     "office given up at once": partial(takes_back, SEED),

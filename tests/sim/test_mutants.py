@@ -31,7 +31,7 @@ KNOWN = [
     (RECORDS, "return_cut_off", "note on re-read", 0),
     (RECORDS, "failing_disk", "failed sync counts", 33),
     (RECORDS, "pause,stale_reads", "lease ignored", 9),
-    (RECORDS, "crash,late_watches,stale_reads", "end told before it is known", 88),
+    (RECORDS, "crash,late_watches,stale_reads", "end told before it is known", 411),
     (RECORDS, "recreate_topic,crash", "topic by name", 36),
     (TRANSACTIONS, RESTARTS, "markers lost on reload", 2),
     (TRANSACTIONS, "", "stable offset before the marker", 0),

@@ -43,14 +43,15 @@ class ClusterProcess:
         *settings: str,
         brokers: int = 3,
         options: Sequence[str] = (),
+        command: Sequence[str] = TIDEMILL,
         new_session: bool = False,
     ) -> None:
         """`new_session`: Ctrl-C in the terminal reaches only the caller, which stops them."""
         self.addresses: list[str] = []
         """HOST:PORT of each broker, by its id."""
-        command = up_command(TIDEMILL, data_dir, "127.0.0.1:0", settings)
+        up = up_command(command, data_dir, "127.0.0.1:0", settings)
         self._process = ChildProcess(
-            [*command, "--brokers", str(brokers), *options],
+            [*up, "--brokers", str(brokers), *options],
             data_dir.with_name(f"{data_dir.name}.log"),
             stdout_path=data_dir.with_name(f"{data_dir.name}.out"),
             new_session=new_session,

@@ -297,6 +297,11 @@ def _fenced_serves(_original: Function) -> Function:
     return lambda _replicas, _image: (True, frozenset())
 
 
+@mutant("replicated batches not verified", "tidemill.replication.following:verify")
+def _not_verified(_original: Function) -> Function:
+    return lambda _batch, _header: None
+
+
 # --- leases ---------------------------------------------------------------------------------------
 
 

@@ -31,11 +31,14 @@ from tidemill.core.limits import KIB
 from tidemill.core.rng import Rng
 from tidemill.testing.sim.loop import CURRENT_HOST, SimHost, SimLoop
 
-__all__ = ["Address", "End", "Link", "Medium", "Observer", "connect_ends"]
+__all__ = ["Address", "Damage", "End", "Link", "Medium", "Observer", "connect_ends"]
 
 Address = tuple[str, int]
 Observer = Callable[[str, str, bytes], None]
 """Called with what happened, where, and the bytes."""
+Bytes = bytes | bytearray | memoryview
+Damage = Callable[[bytes], bytes]
+"""What was sent, to what arrives: as many bytes."""
 
 RETRANSMIT_S = 0.2
 WRITE_HIGH_WATER_BYTES = 64 * KIB
@@ -73,6 +76,8 @@ class Medium:
         """Directions in which nothing arrives, by host names."""
         self.down: set[str] = set()
         """Machines without power: they do not even refuse a connection."""
+        self.damages: dict[tuple[str, str], Damage] = {}
+        """What becomes of bytes on their way, by host names."""
         self.ends: dict[End, None] = {}
         """The ends of all open connections."""
         self._loop = loop
@@ -84,6 +89,11 @@ class Medium:
     def passes(self, source: str, target: str) -> bool:
         """Whether anything sent from one host reaches the other now."""
         return (source, target) not in self.cuts and target not in self.down
+
+    def on_its_way(self, source: str, target: str, data: Bytes) -> Bytes:
+        """What the other host will receive of this."""
+        damage = self.damages.get((source, target))
+        return data if damage is None else damage(bytes(data))
 
     def time(self) -> float:
         return self._loop.time()
@@ -131,8 +141,9 @@ class Pipe:
         self._last_signal: _Signal | None = None
         self._sender_has_power = True
 
-    def send(self, data: bytes | bytearray | memoryview) -> None:
-        self.backlog += data
+    def send(self, data: Bytes) -> None:
+        source, target = self._source.host.name, self._target.host.name
+        self.backlog += self._medium.on_its_way(source, target, data)
         self.pump()
 
     def pump(self) -> None:
@@ -246,13 +257,13 @@ class End(asyncio.Transport):
 
     # --- asyncio.Transport -----------------------------------------------------------------------
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: Bytes) -> None:
         if self._closing or not data:
             return
         self._outgoing.send(data)
         self._maybe_pause_writing()
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+    def writelines(self, list_of_data: Iterable[Bytes]) -> None:
         self.write(b"".join(list_of_data))
 
     def close(self) -> None:

@@ -256,6 +256,7 @@ class SimDisk:
 
     def space(self, path: str) -> DiskSpace:
         self.check_alive()
+        self.maybe_fail("space", path)
         self._media.directory(path)
         capacity = self._media.capacity_bytes
         total = BOUNDLESS_BYTES if capacity is None else capacity

@@ -26,11 +26,12 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar, TypeVarTuple, Unpack, final
+from weakref import WeakSet
 
 from tidemill.core.rng import Rng
 from tidemill.testing.manual_clock import MONOTONIC_START_S
@@ -157,6 +158,7 @@ class SimLoop(asyncio.BaseEventLoop):
     """The event loop. `rng` picks among the ready callbacks; None: first come, first served."""
 
     _ready: deque[SimHandle | SimTimer]
+    _asyncgens: WeakSet[AsyncGenerator[Any, Any]]
     _closed: bool
     _stopping: bool
 
@@ -406,6 +408,13 @@ class SimLoop(asyncio.BaseEventLoop):
             # edge.
             self._now = when + TICK_S
             self._turns = 0
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """As in asyncio, but from this thread. What the dead have begun is not ended."""
+        self._asyncgens.discard(agen)
+        host = CURRENT_HOST.get()
+        if not self._closed and (host is None or host.alive):
+            self.call_soon(self.create_task, agen.aclose())
 
     def _write_to_self(self) -> None:
         raise self._escaped("a thread calls into the simulation")

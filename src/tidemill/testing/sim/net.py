@@ -7,7 +7,7 @@ Faults. `cut` stops one direction between two hosts: bytes wait, as with TCP's r
 until `heal`; new connections wait too. A host that crashes sends RST on all its connections (the
 kernel outlives the process). If the machine died with it, it sends nothing: peers find out when
 they send to the next life of that host, or by their own deadlines. A paused host's kernel goes on:
-it accepts connections and receives until the window is full.
+it accepts connections and receives until the window is full. `damage` changes bytes on their way.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tidemill.core.rng import Rng
 from tidemill.testing.sim.connection import (
     RETRANSMIT_S,
     Address,
+    Damage,
     End,
     Link,
     Medium,
@@ -155,8 +156,13 @@ class SimNet:
             self.cut(name, other)
             self.cut(other, name)
 
+    def damage(self, source: str, target: str, damage: Damage) -> None:
+        """Change what is sent from `source` to `target`, as bad memory in a switch does."""
+        self.medium.damages[source, target] = damage
+
     def heal_all(self) -> None:
         self.medium.cuts.clear()
+        self.medium.damages.clear()
 
     def crash(self, host: SimHost, *, silent: bool = False) -> None:
         """End a process at once. `silent`: its machine too, so peers are not told."""

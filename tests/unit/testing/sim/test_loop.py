@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from typing import Any
 
@@ -179,6 +180,36 @@ def test_nothing_of_a_dead_host_runs_not_even_its_finally_blocks():
         assert seen == ["works", "works", "works", "a timer beside it"]
 
     SimLoop(SeededRng(1)).run(main())
+
+
+def test_a_context_that_a_dead_host_has_begun_is_buried_and_does_not_end():
+    host, ended = SimHost("h"), []
+
+    @asynccontextmanager
+    async def begun() -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await asyncio.sleep(1)
+            ended.append("it")
+
+    async def work() -> None:
+        async with begun():
+            await asyncio.sleep(10)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        _spawn(work(), host)
+        await asyncio.sleep(1)
+        loop.kill(host)
+        await asyncio.sleep(20)
+        loop.bury()
+        loop.bury()
+        await asyncio.sleep(20)
+
+    SimLoop(SeededRng(1)).run(main())
+    assert ended == []
 
 
 def test_what_a_host_starts_belongs_to_it():
