@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Final, final
 
 from tests.e2e.cluster_stores import BROKERS
@@ -26,6 +28,14 @@ def _options(protocol: str) -> dict[str, int]:
     if protocol == CLASSIC:
         options["session_timeout_ms"] = CLASSIC_SESSION_MS
     return options
+
+
+def _told_difference(there: Sequence[bytes], sent: Sequence[bytes]) -> str:
+    """How a log differs from what one producer has sent to it."""
+    counts = Counter(there)
+    missing = [value for value in sent if value not in counts]
+    twice = [value for value, count in counts.items() if count > 1]
+    return f"missing {missing}, twice {twice}, {len(there)} there, {len(sent)} sent"
 
 
 @final
@@ -80,7 +90,8 @@ class Work:
             assert found[one.log][one.offset] == one.value
         for (number, log), sent in self._load.sent.items():
             mark = b"%d:" % number
-            assert [value for value in found[log] if value.startswith(mark)] == sent
+            there = [value for value in found[log] if value.startswith(mark)]
+            assert there == sent, f"{log}: {_told_difference(there, sent)}"
         acknowledged = [*self._load.implied, *(one.value for one in self._load.acknowledged)]
         for watch in self._watches.values():
             watch.wait_values(acknowledged)

@@ -40,7 +40,7 @@ def test_lock_keeps_requirements_and_hashes_and_drops_every_other_line():
 def test_missing_tool_is_named_in_one_line_and_the_set_up_goes_on(tmp_path):
     done = _setup_env(tmp_path, ci="")
     assert done.returncode == 0, done.stderr
-    for tool in ("gcc", "kcat"):
+    for tool in ("gcc", "kcat", "bindfs"):
         assert sum(f"setup: {tool} is missing" in line for line in done.stderr.splitlines()) == 1
 
 
