@@ -16,8 +16,8 @@ from tests.loop.turn_work import Turn, TurnWork
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.testing.sim.world import SimWorld
 
 PARTITIONS = 2_000

@@ -20,16 +20,16 @@ from uuid import UUID
 
 from tests.model.exploration import Broken, visit_all
 from tidemill.core.errors import KafkaError
-from tidemill.metadata.controller.election import (
+from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.rules.election import (
     ElectionRules,
     Live,
     after_isr_change,
     new_partition,
     with_live_brokers,
 )
-from tidemill.metadata.controller.former_leaders import FormerLeaders
-from tidemill.metadata.controller.reassignment import advanced, cancelled, reassigned
-from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.rules.former_leaders import FormerLeaders
+from tidemill.metadata.rules.reassignment import advanced, cancelled, reassigned
 
 __all__ = ["Broken", "Budget", "MoveRules", "explore"]
 

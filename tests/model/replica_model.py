@@ -54,10 +54,10 @@ from tests.model.replica_state import (
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.loop.steps import finished
-from tidemill.metadata.controller import decisions
-from tidemill.metadata.controller.election import new_partition
-from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion, ToldEnds
 from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.rules import decisions
+from tidemill.metadata.rules.election import new_partition
+from tidemill.metadata.rules.log_ends import LogEnd, LogEndQuestion, ToldEnds
 from tidemill.replication import log_ends
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling import fetch_round, leader_answers

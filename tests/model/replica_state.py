@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tests.model.frozen_broker import Broker, Log, Meta
 from tidemill.core.ids import NO_LEADER
-from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion
 from tidemill.metadata.image.isr_proposal import IsrProposal
+from tidemill.metadata.rules.log_ends import LogEnd, LogEndQuestion
 
 __all__ = [
     "AT_ONCE",

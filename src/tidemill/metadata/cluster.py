@@ -29,17 +29,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId, TopicPartition
 from tidemill.core.loop.steps import Steps
 from tidemill.core.rng import Rng
-from tidemill.metadata.controller.controller import (
-    ConfigChange,
-    PartitionsSpec,
-    TopicResult,
-    TopicSpec,
-)
 from tidemill.metadata.controller.controllership import Controllership
-from tidemill.metadata.controller.decisions import (
-    leads_what_could_get_lost,
-    leads_what_others_could,
-)
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.features.level_changes import LevelChange
@@ -55,6 +45,16 @@ from tidemill.metadata.log_size_survey import LogSizeSurvey
 from tidemill.metadata.membership import Membership
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.registration import Presence, read_counter
+from tidemill.metadata.rules.decisions import (
+    leads_what_could_get_lost,
+    leads_what_others_could,
+)
+from tidemill.metadata.rules.topic_planner import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicResult,
+    TopicSpec,
+)
 from tidemill.metadata.software_fit import SoftwareFit
 from tidemill.metadata.store.coord import Coord, CoordConflict, Put, SessionState
 
@@ -418,9 +418,9 @@ class Cluster:
         if self._lease.registered and self._controller.term is None:
             if self.image.controller_broker_id == NO_LEADER:
                 if self._fit.may_control and not self._keeper.has_bad_controller:
-                    await self._controller.campaign(self.broker_epoch)
+                    await self._controller.office.campaign(self.broker_epoch)
             elif self.image.controller_broker_id == self.broker_id:
-                await self._controller.resume(self.broker_epoch)
+                await self._controller.office.resume(self.broker_epoch)
         if self.is_controller:
             await self._controller.serve()
         else:

@@ -27,8 +27,6 @@ from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import LOG_END_QUESTIONS_MAX
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.controller.decisions import live_brokers, log_end_questions
-from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion, LogEnds, ToldEnds
 from tidemill.metadata.features.feature_levels import TELLS_LOG_ENDS, TIDEMILL_VERSION
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -37,6 +35,8 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
+from tidemill.metadata.rules.decisions import live_brokers, log_end_questions
+from tidemill.metadata.rules.log_ends import LogEnd, LogEndQuestion, LogEnds, ToldEnds
 
 __all__ = ["AskLogEnds", "LogEndSurvey"]
 

@@ -17,7 +17,6 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.limits import GROUP_NAME_BYTES_MAX, OVERRIDDEN_GROUPS_MAX
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.controller.controller import TopicResult
 from tidemill.metadata.controller.topic_changes import WriteDraft
 from tidemill.metadata.image.group_keys import check_group_overrides
 from tidemill.metadata.image.image_draft import ImageDraft
@@ -31,6 +30,7 @@ from tidemill.metadata.image.overrides import (
     changed_overrides,
 )
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import TopicResult
 
 __all__ = ["OverrideChange", "OverrideWriter"]
 

@@ -11,8 +11,8 @@ from tidemill.client.network.peer_links import PeerLinks
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion
 from tidemill.metadata.image.metadata_image import MetadataImage
+from tidemill.metadata.rules.log_ends import LogEnd, LogEndQuestion
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.log.interface import PartitionLog
 from tidemill.wire.generated.replica_log_ends import (

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicId
 from tidemill.core.loop.steps import finished
-from tidemill.metadata.controller.controller import (
+from tidemill.metadata.image.metadata_image import MetadataImage, TopicImage
+from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.rules.placement import Load
+from tidemill.metadata.rules.topic_planner import (
     ConfigChange,
     PartitionsSpec,
     TopicPlanner,
     TopicSpec,
 )
-from tidemill.metadata.controller.placement import Load
-from tidemill.metadata.image.metadata_image import MetadataImage, TopicImage
-from tidemill.metadata.image.topic_config import TopicConfig
 
 
 class PlannerAtOnce:

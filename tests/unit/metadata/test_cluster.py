@@ -13,7 +13,7 @@ from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.metadata.store.coord import CoordConflict, Node, Op
 
 

@@ -15,12 +15,12 @@ from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
 from tidemill.core.loop.steps import Steps
-from tidemill.metadata.controller import decisions
-from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
-from tidemill.metadata.controller.election import with_live_brokers
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import DeletedTopic, Delta
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules import decisions
+from tidemill.metadata.rules.election import with_live_brokers
+from tidemill.metadata.rules.topic_planner import ConfigChange, TopicSpec
 from tidemill.metadata.store.coord import CoordConflict, Create, Delete, Node, Op, Put
 from tidemill.metadata.store.memory_store import MemoryCoord
 

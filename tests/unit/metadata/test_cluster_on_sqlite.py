@@ -11,8 +11,8 @@ from tidemill.core.clock import SystemClock
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import MetadataImage
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.metadata.store.sqlite_store import SqliteCoord
 
 

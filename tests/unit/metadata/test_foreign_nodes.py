@@ -6,12 +6,12 @@ import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, StoreUnavailable, UserError
-from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.store.coord import Create, Delete, Put
 
 

@@ -11,11 +11,11 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, FORMER_LEADER_KEPT_S, MOVES_PER_BROKER_MAX
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.image.overrides import ALL_BROKERS
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.rules.topic_planner import TopicSpec
 
 ROUNDS_MAX = 20
 

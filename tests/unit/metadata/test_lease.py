@@ -4,8 +4,8 @@ import itertools
 from dataclasses import dataclass
 
 from tests.unit.metadata.small_cluster import SmallCluster, count_of
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.lease import Lease
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.metadata.store.coord import SessionState
 from tidemill.testing.manual_clock import ManualClock
 

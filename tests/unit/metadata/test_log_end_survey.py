@@ -14,10 +14,10 @@ from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import LOG_END_QUESTIONS_MAX, LOG_END_WAIT_S
 from tidemill.metadata import log_end_survey
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
-from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion
 from tidemill.metadata.features.feature_levels import OLDER_SOFTWARE
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.log_ends import LogEnd, LogEndQuestion
+from tidemill.metadata.rules.topic_planner import ConfigChange, TopicSpec
 
 ORDERS = TopicPartition("t", 0)
 

@@ -14,7 +14,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import LOG_SIZES_ASKED_MAX, LOG_SIZES_KEPT_S
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.rules.topic_planner import TopicSpec
 
 
 class Logs:

@@ -12,10 +12,10 @@ from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, Head
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.metadata.store.coord import CoordConflict, Delete, Put
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 from tidemill.storage.directory.metadata_note import NOTE_NAME

@@ -12,16 +12,16 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.steps import Steps
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import (
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.head import HEAD, Head
+from tidemill.metadata.image.metadata_image import Delta
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import (
     ConfigChange,
     PartitionsSpec,
     TopicResult,
     TopicSpec,
 )
-from tidemill.metadata.image import nodes
-from tidemill.metadata.image.head import HEAD, Head
-from tidemill.metadata.image.metadata_image import Delta
-from tidemill.metadata.image.topic_config import AlterOp
 
 SLICES = 4
 NAMES = [f"t{number}" for number in range(SLICES * PARTITIONS_CHANGED_PER_SLICE)]

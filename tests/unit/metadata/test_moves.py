@@ -17,12 +17,12 @@ from tidemill.core.limits import (
     UPKEEP_INTERVAL_S,
 )
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.metadata.image.overrides import DRAINING, broker_owner
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.rules.topic_planner import ConfigChange, TopicSpec
 
 T0 = TopicPartition("t", 0)
 OFFSETS = TopicSpec(name=OFFSETS_TOPIC, by_coordinator=True)

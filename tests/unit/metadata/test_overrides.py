@@ -7,7 +7,6 @@ import pytest
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.metadata.controller import page_writer
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.overrides import (
     ALL_BROKERS,
@@ -17,6 +16,7 @@ from tidemill.metadata.image.overrides import (
 )
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.rules.topic_planner import TopicSpec
 
 RETENTION = "log.retention.ms"
 SESSION = "consumer.session.timeout.ms"

@@ -8,10 +8,10 @@ from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller import page_writer
-from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import DeletedTopic, TopicImage
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import ConfigChange, PartitionsSpec, TopicSpec
 
 
 def test_T22_a_created_topic_is_in_the_image_before_the_call_returns(run):

@@ -12,7 +12,6 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.loop.pacing import next_turn
 from tidemill.core.loop.steps import finished
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.image_keeper import ALL
@@ -21,6 +20,7 @@ from tidemill.metadata.image.overrides import ALL_BROKERS, DRAINING
 from tidemill.metadata.image.page import page_of, page_value
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.metadata.store.coord import Create, Delete, Node, Put
 from tidemill.metadata.store.memory_store import MemoryCoord
 

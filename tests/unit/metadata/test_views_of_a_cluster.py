@@ -8,8 +8,8 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import PAGE_INFLATED_BYTES_MAX
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import ConfigChange, PartitionsSpec, TopicSpec
 
 VIEW = {"tidemill.view.of": "t", "tidemill.view.filter": "a = 1"}
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.rules.topic_planner import TopicSpec
 
 TOPIC = TopicSpec(name="t", assignments={0: [1, 2, 0]}, overrides={"min.insync.replicas": "2"})
 

@@ -12,14 +12,14 @@ from tests.support.follower_bench import BAD, EPOCH, GOOD, Bench, FullLog, data,
 from tests.support.partitions import OWN, SECOND, THIRD, append, batch, image, leader
 from tests.support.state_machines import each_step
 from tidemill.core.errors import ErrorCode
-from tidemill.metadata.controller.election import Live, new_partition
-from tidemill.metadata.controller.reassignment import (
+from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.rules.election import Live, new_partition
+from tidemill.metadata.rules.reassignment import (
     advanced,
     cancelled,
     is_waiting_to_forget,
     reassigned,
 )
-from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.in_sync import InSync, Members
 from tidemill.replication.pulling.fetch_round import FOREVER
 from tidemill.replication.serving import replica_session

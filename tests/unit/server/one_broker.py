@@ -21,9 +21,9 @@ from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE
 from tidemill.metadata.producer_ids import ProducerIds
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.replica_manager import ReplicaManager

@@ -12,9 +12,9 @@ from tests.support.directories import ORDERS, ORDERS_PATH, SMALL, TOPIC_ID, open
 from tests.unit.client.virtual_time import run_virtually
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.page import page_of
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.upkeep.stray_logs import LOGS_PER_SLICE, REMOVAL_DELAY_S, StrayLogs

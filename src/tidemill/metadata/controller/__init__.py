@@ -1,1 +1,1 @@
-"""What the controller decides (pure), and the shell that writes its decisions to the store."""
+"""The shell of the controller: its office, and the writes of what the rules decide."""

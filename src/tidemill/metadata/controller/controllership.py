@@ -1,11 +1,8 @@
-"""The work of the controller: the shell around the decisions of `controller.py` and `election.py`.
+"""The work of the controller: the shell around the decisions of `metadata/rules`.
 
-- Every write checks the version of the controller epoch's node (I33). So the writes of a deposed
-  controller fail, even if it does not know that it was deposed.
+- Every write checks the term (I33, `office.py`): the writes of a deposed controller fail.
 - A write that failed puts the image in doubt: before the next one everything is read again, after
   an unknown outcome was settled (`page_writer.py`).
-- Nobody takes office without the newest settings, which have the levels of features and the names
-  of drained brokers. Guesses would let in brokers that must stay out, and refill those to be left.
 
 All methods but `look_at` are called with the cluster's lock held.
 """
@@ -24,29 +21,9 @@ from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, RETURNS_WAIT_S
 from tidemill.core.logs import listed
 from tidemill.core.loop.pacing import Pacer, run_steps
-from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep, TrySizes
-from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
-from tidemill.metadata.controller.decisions import (
-    Told,
-    is_unheard,
-    let_in,
-    missing_members,
-    reconcile,
-    returns,
-    tellable_pages,
-    with_share,
-    without_member,
-)
-from tidemill.metadata.controller.election import PartitionChange
-from tidemill.metadata.controller.former_leaders import FormerLeaders
+from tidemill.metadata.controller.office import Office
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter, PartTooLarge
 from tidemill.metadata.controller.partition_changes import PartitionChanges
-from tidemill.metadata.controller.placement import ClusterLoad
-from tidemill.metadata.controller.store_writes import (
-    altered_topic,
-    put_changes,
-    with_minimum_in_force,
-)
 from tidemill.metadata.controller.topic_changes import TopicChanges
 from tidemill.metadata.features.feature_levels import Software
 from tidemill.metadata.features.level_changes import LevelChange, planned_levels
@@ -64,28 +41,32 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.overrides import broker_owner
-from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
-from tidemill.metadata.store.coord import (
-    Check,
-    Coord,
-    CoordConflict,
-    Create,
-    Delete,
-    Node,
-    Op,
-    Put,
+from tidemill.metadata.rules.cluster_upkeep import ClusterUpkeep, TrySizes
+from tidemill.metadata.rules.decisions import (
+    Told,
+    let_in,
+    missing_members,
+    reconcile,
+    returns,
+    tellable_pages,
+    with_share,
+    without_member,
 )
+from tidemill.metadata.rules.election import PartitionChange
+from tidemill.metadata.rules.former_leaders import FormerLeaders
+from tidemill.metadata.rules.placement import ClusterLoad
+from tidemill.metadata.rules.store_writes import (
+    altered_topic,
+    put_changes,
+    with_minimum_in_force,
+)
+from tidemill.metadata.rules.topic_planner import TopicPlanner, TopicResult
+from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
+from tidemill.metadata.store.coord import Coord, CoordConflict
 
 __all__ = ["Controllership"]
 
 log = logging.getLogger(__name__)
-
-_SETTINGS_LOOK_S = 5.0
-"""Between two looks at settings that cannot be read, by a broker that could take office."""
-_OFFICE_REST_S = 10.0
-"""How long a broker that gave up its office leaves it to others."""
-_UNHEARD_S = 6.0
-"""How long most brokers must say that they do not hear it: who was only late is heard by then."""
 
 
 @final
@@ -105,7 +86,6 @@ class Controllership:
         try_sizes: TrySizes,
         software: Software,
     ) -> None:
-        self._coord = coord
         self._keeper = keeper
         self._writer = writer
         self._live = live
@@ -131,14 +111,8 @@ class Controllership:
         """Into office: it has not looked for missing members yet."""
         self.look_again_at: float | None = None
         """When it must serve again although nothing has changed; a monotonic time."""
-        self._waits_for_settings = False
-        """Whether it was said that this broker does not take office because of them."""
         self._kept_out: dict[int, str] = {}
         """Registered brokers that are not let in because of their software, and why."""
-        self._unheard_since: float | None = None
-        """Since when most brokers say that they do not hear this controller."""
-        self._rests_until = 0.0
-        """Until then it does not become the controller: the others did not hear it."""
         self._in_doubt = False
         self._all_unserved = True
         self._unserved: set[str] = set()
@@ -147,9 +121,16 @@ class Controllership:
         """Topics of whose logs more is known; that may happen while a round writes."""
         keeper.subscribe(self._follow)
         keeper.subscribe_in_steps(self._load.follow)
-        self.term: int | None = None
-        """The version of the controller epoch's node since this broker is the controller, as far as
-        it knows; else None."""
+        self.office = Office(
+            coord,
+            keeper,
+            broker_id=live.static.node_id,
+            clock=clock,
+            alarm=alarm,
+            look_again=self._look_again,
+            taken=self._took_office,
+            left=self._left_office,
+        )
 
     @property
     def _image(self) -> MetadataImage:
@@ -170,89 +151,28 @@ class Controllership:
     def _led_lately(self, topic_id: UUID, index: int, partition: PartitionImage) -> Collection[int]:
         return self._former_leaders.of(topic_id, index, partition, self._clock.monotonic())
 
-    # --- term ------------------------------------------------------------------------------------
+    # --- in office -------------------------------------------------------------------------------
+
+    @property
+    def term(self) -> int | None:
+        """Of this controller; None: this broker is not the controller, as far as it knows."""
+        return self.office.term
 
     def step_down(self) -> None:
-        self.term = None
-        self.look_again_at = None
+        self.office.step_down()
 
-    async def campaign(self, broker_epoch: int) -> None:
-        """Become the controller, unless another broker does, or the settings are not known."""
-        if self._clock.monotonic() < self._rests_until:
-            self._look_again(self._rests_until)
-            return
-        if not self._keeper.knows_settings:
-            self._wait_for_settings()
-            return
-        self._waits_for_settings = False
-        epoch = await self._coord.get(nodes.CONTROLLER_EPOCH)
-        if epoch is None:
-            self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can become the controller")
-            return
-        try:
-            next_epoch = nodes.decode_counter(nodes.CONTROLLER_EPOCH, epoch) + 1
-        except nodes.BadNode as bad:
-            self._alarm(str(bad))
-            return
-        own = nodes.StoredController(self._live.static.node_id, next_epoch, broker_epoch)
-        value = nodes.encode_controller(own)
-        ops: list[Op] = [
-            Create(nodes.CONTROLLER, value, ephemeral=True),
-            Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(next_epoch), epoch.version),
-        ]
-        if nodes.SETTINGS in self._keeper.versions:
-            ops.append(Check(nodes.SETTINGS, self._keeper.versions[nodes.SETTINGS]))
-        try:
-            await self._coord.multi(ops)
-        except CoordConflict:
-            self._keeper.mark(ALL)
-            return
-        except StoreUnavailable:
-            self._keeper.mark(ALL)  # perhaps it is the controller now: `resume` finds that
-            raise
-        self._take_office(epoch.version + 1)
-
-    def _wait_for_settings(self) -> None:
-        """Say once that this broker stays out of office, and look again later."""
-        if not self._waits_for_settings:
-            self._alarm(
-                f"this broker does not become the controller: it cannot read {nodes.SETTINGS}, "
-                "which has the levels that the cluster has agreed on, and does not guess them; put "
-                "the newest good copy back"
-            )
-        self._waits_for_settings = True
-        self._look_again(self._clock.monotonic() + _SETTINGS_LOOK_S)
-
-    async def resume(self, broker_epoch: int) -> None:
-        """Take the office that this broker has won without hearing of it."""
-        node = await self._coord.get(nodes.CONTROLLER, newest=True)
-        epoch = await self._coord.get(nodes.CONTROLLER_EPOCH, newest=True)
-        if node is None:
-            self._keeper.mark(ALL)
-            return
-        if epoch is None:
-            self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can be the controller")
-            return
-        try:
-            found = nodes.decode_controller(nodes.CONTROLLER, node)
-            current = nodes.decode_counter(nodes.CONTROLLER_EPOCH, epoch)
-        except nodes.BadNode as bad:
-            self._alarm(str(bad))
-            return
-        own = nodes.StoredController(self._live.static.node_id, current, broker_epoch)
-        if found == own:
-            self._take_office(epoch.version)
-
-    def _take_office(self, term: int) -> None:
-        self.term = term
+    def _took_office(self) -> None:
+        now = self._clock.monotonic()
         self._in_doubt = True
         self._all_unserved = True
-        self._unheard_since = None
-        self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
+        self._returns_awaited_until = now + RETURNS_WAIT_S
         self._has_just_come = True
-        self._former_leaders.took_office(self._clock.monotonic())
-        self._upkeep.took_office(self._image, self._live.current, self._clock.monotonic())
+        self._former_leaders.took_office(now)
+        self._upkeep.took_office(self._image, self._live.current, now)
         self._report_offsets_partitions()
+
+    def _left_office(self) -> None:
+        self.look_again_at = None
 
     def _report_offsets_partitions(self) -> None:
         """Say once a term that the configured number is not the one in use."""
@@ -275,43 +195,12 @@ class Controllership:
                 await self._store_minimums(self.term)
                 await self._elect(self.term)
                 await self._keep_up(self.term)
-                await self._maybe_give_up_office()
+                await self.office.maybe_give_up()
             except CoordConflict as conflict:
                 self.conflict(conflict)
             else:
                 return
         raise StoreUnavailable("the metadata changes too fast to be served")
-
-    async def _maybe_give_up_office(self) -> None:
-        """Let another broker be the controller if most of them get no answer from this one."""
-        now = self._clock.monotonic()
-        if not is_unheard(self._image):
-            self._unheard_since = None
-        elif self._unheard_since is None:
-            self._unheard_since = now
-            self._look_again(now + _UNHEARD_S)
-        elif now < self._unheard_since + _UNHEARD_S:
-            self._look_again(self._unheard_since + _UNHEARD_S)
-        elif self.term is not None:
-            await self._give_up_office(self.term)
-
-    async def _give_up_office(self, term: int) -> None:
-        self._alarm("most brokers get no answer from this controller: another one takes over")
-        self.step_down()
-        self._rests_until = self._clock.monotonic() + _OFFICE_REST_S
-        self._keeper.mark(ALL)
-        node = await self._coord.get(nodes.CONTROLLER, newest=True)
-        if node is not None and self._is_own_office(node):
-            own = Check(nodes.CONTROLLER_EPOCH, term)  # a late delete must not meet a successor
-            await self._coord.multi([own, Delete(nodes.CONTROLLER, node.version)])
-
-    def _is_own_office(self, node: Node) -> bool:
-        try:
-            found = nodes.decode_controller(nodes.CONTROLLER, node)
-        except nodes.BadNode as bad:
-            self._alarm(str(bad))
-            return False
-        return found.broker_id == self._live.static.node_id
 
     def postpone(self) -> None:
         """A controller without a lease decides nothing; no watch tells when it has one again."""

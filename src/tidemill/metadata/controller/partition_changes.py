@@ -13,7 +13,10 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.controller.decisions import (
+from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
+from tidemill.metadata.image.metadata_image import BrokerImage, MetadataImage
+from tidemill.metadata.rules.decisions import (
     LedLately,
     Told,
     changed_in_sync_set,
@@ -22,10 +25,7 @@ from tidemill.metadata.controller.decisions import (
     live_brokers,
     moved,
 )
-from tidemill.metadata.controller.election import PartitionChange
-from tidemill.metadata.image.image_keeper import ImageKeeper
-from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
-from tidemill.metadata.image.metadata_image import BrokerImage, MetadataImage
+from tidemill.metadata.rules.election import PartitionChange
 
 __all__ = ["PartitionChanges"]
 

@@ -1,4 +1,4 @@
-"""Requests that change topics: planned by `controller.py`, checked against the pages, written.
+"""Requests that change topics: planned by `topic_planner.py`, checked against the pages, written.
 
 There is one result per request, in order (T21). A topic whose page cannot be read is not written,
 and one that does not fit into its page is refused alone. Long requests are worked on in slices of
@@ -16,15 +16,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.pacing import Pacer, run_steps
-from tidemill.metadata.controller.controller import (
-    ConfigChange,
-    PartitionsSpec,
-    TopicPlanner,
-    TopicResult,
-    TopicSpec,
-)
 from tidemill.metadata.controller.page_writer import PartTooLarge
-from tidemill.metadata.controller.store_writes import altered_topic
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ImageKeeper
@@ -33,6 +25,14 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.page import page_of
+from tidemill.metadata.rules.store_writes import altered_topic
+from tidemill.metadata.rules.topic_planner import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicPlanner,
+    TopicResult,
+    TopicSpec,
+)
 from tidemill.metadata.special_topics.views import VIEW_OF, check_deletion
 
 __all__ = ["TopicChanges", "WriteDraft"]

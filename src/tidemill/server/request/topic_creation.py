@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from tidemill.client.network.errors import error_code
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.controller import TopicResult, TopicSpec
+from tidemill.metadata.rules.topic_planner import TopicResult, TopicSpec
 from tidemill.server.request.controller_forwarding import Requester, forward
 from tidemill.server.request.services import TopicServices
 from tidemill.wire.api_keys import ApiKey

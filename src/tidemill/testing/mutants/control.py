@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tidemill.core.ids import NO_LEADER
-from tidemill.metadata.controller.decisions import is_unheard, unhearing_brokers
-from tidemill.metadata.controller.log_ends import LogEnds
 from tidemill.metadata.image.metadata_image import PartitionImage, Return
+from tidemill.metadata.rules.decisions import is_unheard, unhearing_brokers
+from tidemill.metadata.rules.log_ends import LogEnds
 from tidemill.testing.mutants.planting import Function, mutant
 
 __all__: list[str] = []
 
-_ELECTION = "tidemill.metadata.controller.election"
-_LOG_ENDS = "tidemill.metadata.controller.log_ends"
-_DECISIONS = "tidemill.metadata.controller.decisions"
-_REASSIGNMENT = "tidemill.metadata.controller.reassignment"
+_ELECTION = "tidemill.metadata.rules.election"
+_LOG_ENDS = "tidemill.metadata.rules.log_ends"
+_DECISIONS = "tidemill.metadata.rules.decisions"
+_REASSIGNMENT = "tidemill.metadata.rules.reassignment"
 _CONTROLLERSHIP = "tidemill.metadata.controller.controllership"
-_FORMER_LEADERS = "tidemill.metadata.controller.former_leaders:FormerLeaders"
+_OFFICE = "tidemill.metadata.controller.office"
+_FORMER_LEADERS = "tidemill.metadata.rules.former_leaders:FormerLeaders"
 
 
 @mutant("elect outside the isr", f"{_ELECTION}:_elect")
@@ -169,21 +170,21 @@ def _bad_page_ignored(_original: Function) -> Function:
     }
 
 
-@mutant("unheard controller stays", f"{_CONTROLLERSHIP}:is_unheard")
+@mutant("unheard controller stays", f"{_OFFICE}:is_unheard")
 def _unheard_stays(_original: Function) -> Function:
     return lambda _image: False
 
 
-@mutant("one broker ends an office", f"{_CONTROLLERSHIP}:is_unheard")
+@mutant("one broker ends an office", f"{_OFFICE}:is_unheard")
 def _one_ends_an_office(_original: Function) -> Function:
     return lambda image: bool(unhearing_brokers(image))
 
 
-@mutant("office given up at once", f"{_CONTROLLERSHIP}:Controllership._maybe_give_up_office")
+@mutant("office given up at once", f"{_OFFICE}:Office.maybe_give_up")
 def _given_up_at_once(_original: Function) -> Function:
-    async def give_up(controllership: Function) -> None:
-        if is_unheard(controllership._image):
-            await controllership._give_up_office(controllership.term)
+    async def give_up(office: Function) -> None:
+        if is_unheard(office._keeper.image):
+            await office.give_up(office.term)
 
     return give_up
 

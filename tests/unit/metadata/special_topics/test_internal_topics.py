@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.metadata.controller.test_controller import TOPIC_ID, planner
+from tests.unit.metadata.rules.test_topic_planner import TOPIC_ID, planner
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX, TRANSACTIONS_BATCH_BYTES_MAX
-from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -16,6 +15,7 @@ from tidemill.metadata.image.metadata_image import (
     TRANSACTION_STATE_TOPIC,
 )
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import ConfigChange, PartitionsSpec, TopicSpec
 
 
 def code_of(work):

@@ -13,18 +13,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import SELECTOR_BYTES_MAX, VIEWS_PER_TOPIC_MAX
 from tidemill.core.loop.steps import finished
-from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
-from tidemill.metadata.controller.controller import (
-    ConfigChange,
-    PartitionsSpec,
-    TopicSpec,
-)
-from tidemill.metadata.controller.decisions import elected, moved, reconcile, without_member
-from tidemill.metadata.controller.election import new_partition
-from tidemill.metadata.controller.healing import assignment_of, moving_of, vacating_moves
 from tidemill.metadata.controller.page_writer import changed_parts
-from tidemill.metadata.controller.placement import ClusterLoad, Load
-from tidemill.metadata.controller.store_writes import with_minimum_in_force
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -33,6 +22,17 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import AlterOp, TopicConfig
+from tidemill.metadata.rules.cluster_upkeep import ClusterUpkeep
+from tidemill.metadata.rules.decisions import elected, moved, reconcile, without_member
+from tidemill.metadata.rules.election import new_partition
+from tidemill.metadata.rules.healing import assignment_of, moving_of, vacating_moves
+from tidemill.metadata.rules.placement import ClusterLoad, Load
+from tidemill.metadata.rules.store_writes import with_minimum_in_force
+from tidemill.metadata.rules.topic_planner import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicSpec,
+)
 
 BASE = TopicImage(
     name="orders",

@@ -13,8 +13,8 @@ and gets no answer from the controller.
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.decisions import live_brokers, unhearing_brokers
 from tidemill.metadata.image.metadata_image import BrokerImage
+from tidemill.metadata.rules.decisions import live_brokers, unhearing_brokers
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import cluster
 from tidemill.server.request.context import ClusterContext

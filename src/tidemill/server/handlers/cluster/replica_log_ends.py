@@ -7,7 +7,7 @@ partition is answered by itself, and only in the leader epoch that was asked abo
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
-from tidemill.metadata.controller.log_ends import LogEnd, LogEndQuestion
+from tidemill.metadata.rules.log_ends import LogEnd, LogEndQuestion
 from tidemill.replication.log_ends import tell_log_ends
 from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code

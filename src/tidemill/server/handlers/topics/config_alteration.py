@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.rules.topic_planner import ConfigChange
 from tidemill.server.handlers.topics.config_resources import (
     ConfigResourceType,
     KeyChange,

@@ -13,7 +13,6 @@ from enum import IntEnum
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
-from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.image.described_keys import (
     DescribedKey,
     describe_all_brokers,
@@ -30,6 +29,7 @@ from tidemill.metadata.image.overrides import (
 )
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.rules.topic_planner import ConfigChange
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType, cluster, topic
 from tidemill.server.request.context import TopicContext
 

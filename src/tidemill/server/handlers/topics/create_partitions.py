@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.controller import PartitionsSpec
+from tidemill.metadata.rules.topic_planner import PartitionsSpec
 from tidemill.server.handlers.topics.topic_changes import (
     answered_once,
     change_topics,

@@ -18,9 +18,9 @@ from functools import partial
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.controller.controller import TopicResult, TopicSpec
 from tidemill.metadata.image.described_keys import describe_topic
 from tidemill.metadata.image.metadata_image import TopicImage
+from tidemill.metadata.rules.topic_planner import TopicResult, TopicSpec
 from tidemill.metadata.special_topics.views import VIEW_OF
 from tidemill.server.handlers.topics.topic_changes import (
     answered_once,

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
-from tidemill.metadata.controller.controller import TopicResult
+from tidemill.metadata.rules.topic_planner import TopicResult
 from tidemill.server.handlers.topics.topic_changes import (
     answered_once,
     change_topics,

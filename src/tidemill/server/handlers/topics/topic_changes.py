@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.controller.controller import TopicResult
+from tidemill.metadata.rules.topic_planner import TopicResult
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.server.request.context import TopicContext
 

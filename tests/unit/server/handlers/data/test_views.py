@@ -14,8 +14,8 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.limits import FILTER_LOOP_BATCH_BYTES_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.delivery.filter.lexer import SelectorError
-from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.rules.topic_planner import ConfigChange
 from tidemill.server.metrics.group_metrics import measure_lag
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire import compression

@@ -18,8 +18,6 @@ from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import options_of
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     MemberImage,
@@ -28,6 +26,8 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.rules.cluster_upkeep import ClusterUpkeep
+from tidemill.metadata.rules.topic_planner import TopicSpec
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.testing.sim.loop import SimLoop

@@ -32,8 +32,8 @@ from typing import NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId
-from tidemill.metadata.controller.log_ends import NOTHING_TOLD, LogEnds
 from tidemill.metadata.image.metadata_image import PartitionImage, Return, TopicImage
+from tidemill.metadata.rules.log_ends import NOTHING_TOLD, LogEnds
 
 __all__ = [
     "ElectionRules",

@@ -19,20 +19,6 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.steps import Steps
-from tidemill.metadata.controller.election import (
-    ElectionRules,
-    Live,
-    PartitionChange,
-    after_choice,
-    after_isr_change,
-    after_return,
-    preferred_election,
-    unclean_election,
-    who_must_tell,
-    with_live_brokers,
-)
-from tidemill.metadata.controller.log_ends import NOTHING_TOLD, LogEndQuestion, LogEnds
-from tidemill.metadata.controller.reassignment import advanced, cancelled, reassigned
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -44,6 +30,20 @@ from tidemill.metadata.image.metadata_image import (
 )
 from tidemill.metadata.image.overrides import ALL_BROKERS, DRAINING, broker_owner
 from tidemill.metadata.image.page import page_of
+from tidemill.metadata.rules.election import (
+    ElectionRules,
+    Live,
+    PartitionChange,
+    after_choice,
+    after_isr_change,
+    after_return,
+    preferred_election,
+    unclean_election,
+    who_must_tell,
+    with_live_brokers,
+)
+from tidemill.metadata.rules.log_ends import NOTHING_TOLD, LogEndQuestion, LogEnds
+from tidemill.metadata.rules.reassignment import advanced, cancelled, reassigned
 
 __all__ = [
     "LedLately",

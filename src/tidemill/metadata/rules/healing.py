@@ -34,18 +34,18 @@ from tidemill.core.balancing.balance import (
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MOVES_PER_BROKER_MAX, PLANNED_MOVES_MAX
-from tidemill.metadata.controller.decisions import (
-    draining_brokers,
-    live_brokers,
-    usable_brokers,
-)
-from tidemill.metadata.controller.reassignment import is_waiting_to_forget
 from tidemill.metadata.image.metadata_image import (
     OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,
     MetadataImage,
     PartitionImage,
 )
+from tidemill.metadata.rules.decisions import (
+    draining_brokers,
+    live_brokers,
+    usable_brokers,
+)
+from tidemill.metadata.rules.reassignment import is_waiting_to_forget
 from tidemill.metadata.special_topics.internal_topics import internal_replicas
 
 __all__ = [

@@ -22,9 +22,6 @@ from tidemill.core.ids import (
 )
 from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
 from tidemill.core.loop.steps import Steps
-from tidemill.metadata.controller.election import new_partition
-from tidemill.metadata.controller.placement import Load, count_replicas, place
-from tidemill.metadata.controller.store_writes import with_minimum_in_force
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     MetadataImage,
@@ -39,6 +36,9 @@ from tidemill.metadata.image.topic_config import (
     resolve,
 )
 from tidemill.metadata.image.topic_keys import MIN_ISR
+from tidemill.metadata.rules.election import new_partition
+from tidemill.metadata.rules.placement import Load, count_replicas, place
+from tidemill.metadata.rules.store_writes import with_minimum_in_force
 from tidemill.metadata.special_topics.internal_topics import (
     checked_internal,
     internal_partitions,

@@ -22,8 +22,8 @@ from dataclasses import replace
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER
-from tidemill.metadata.controller.election import Live, handed_over
 from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.rules.election import Live, handed_over
 
 __all__ = ["advanced", "cancelled", "is_waiting_to_forget", "reassigned"]
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.election import Live, new_partition
-from tidemill.metadata.controller.reassignment import advanced, cancelled, reassigned
 from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.rules.election import Live, new_partition
+from tidemill.metadata.rules.reassignment import advanced, cancelled, reassigned
 
 ALL = range(6)
 

@@ -14,13 +14,13 @@ from tidemill.core.errors import invariant
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
 from tidemill.core.loop.steps import Steps
-from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
 from tidemill.metadata.image.topic_keys import MIN_ISR
+from tidemill.metadata.rules.election import PartitionChange
 
 __all__ = ["altered_topic", "put_changes", "with_minimum_in_force"]
 

@@ -9,13 +9,6 @@ from tests.unit.metadata.planner_at_once import PlannerAtOnce
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
-from tidemill.metadata.controller.controller import (
-    ConfigChange,
-    PartitionsSpec,
-    TopicSpec,
-)
-from tidemill.metadata.controller.election import new_partition
-from tidemill.metadata.controller.placement import Load
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -23,6 +16,13 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import AlterOp, TopicConfig
+from tidemill.metadata.rules.election import new_partition
+from tidemill.metadata.rules.placement import Load
+from tidemill.metadata.rules.topic_planner import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicSpec,
+)
 
 TOPIC_ID = TopicId(UUID(int=1))
 

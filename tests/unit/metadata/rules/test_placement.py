@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from tidemill.core.ids import TopicId
 from tidemill.core.loop.steps import finished
-from tidemill.metadata.controller.election import new_partition
-from tidemill.metadata.controller.placement import ClusterLoad, Load, place
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -20,6 +18,8 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.rules.election import new_partition
+from tidemill.metadata.rules.placement import ClusterLoad, Load, place
 
 
 def brokers(*racks: str) -> dict[int, BrokerImage]:

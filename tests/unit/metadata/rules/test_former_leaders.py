@@ -4,8 +4,6 @@ from uuid import UUID
 
 from tidemill.core.ids import TopicId
 from tidemill.core.limits import FORMER_LEADER_KEPT_S
-from tidemill.metadata.controller.election import new_partition
-from tidemill.metadata.controller.former_leaders import FormerLeaders
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     Delta,
@@ -14,6 +12,8 @@ from tidemill.metadata.image.metadata_image import (
     difference,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.rules.election import new_partition
+from tidemill.metadata.rules.former_leaders import FormerLeaders
 
 TOPIC_ID = TopicId(UUID(int=1))
 LATER = 100.0

@@ -8,20 +8,6 @@ import pytest
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
 from tidemill.core.loop.steps import finished
-from tidemill.metadata.controller import decisions
-from tidemill.metadata.controller.decisions import (
-    changed_in_sync_set,
-    is_unheard,
-    leads_what_could_get_lost,
-    leads_what_others_could,
-    let_in,
-    live_brokers,
-    log_end_questions,
-    missing_members,
-    returns,
-)
-from tidemill.metadata.controller.election import PartitionChange
-from tidemill.metadata.controller.log_ends import LogEnd, LogEnds, ToldEnds
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -32,6 +18,20 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.rules import decisions
+from tidemill.metadata.rules.decisions import (
+    changed_in_sync_set,
+    is_unheard,
+    leads_what_could_get_lost,
+    leads_what_others_could,
+    let_in,
+    live_brokers,
+    log_end_questions,
+    missing_members,
+    returns,
+)
+from tidemill.metadata.rules.election import PartitionChange
+from tidemill.metadata.rules.log_ends import LogEnd, LogEnds, ToldEnds
 
 TOPIC_ID = TopicId(UUID(int=1))
 DISK, OTHER_DISK = UUID(int=7), UUID(int=8)

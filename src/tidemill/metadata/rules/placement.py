@@ -14,8 +14,8 @@ from typing import final
 
 from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE, PARTITIONS_ENCODED_PER_SLICE
 from tidemill.core.loop.steps import Steps
-from tidemill.metadata.controller.decisions import usable_brokers
 from tidemill.metadata.image.metadata_image import BrokerImage, Delta, TopicImage
+from tidemill.metadata.rules.decisions import usable_brokers
 
 __all__ = ["ClusterLoad", "Load", "count_replicas", "place"]
 

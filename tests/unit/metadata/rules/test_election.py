@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.election import (
+from tidemill.metadata.image.metadata_image import PartitionImage, Return
+from tidemill.metadata.rules.election import (
     ElectionRules,
     Live,
     after_choice,
@@ -19,8 +20,7 @@ from tidemill.metadata.controller.election import (
     who_must_tell,
     with_live_brokers,
 )
-from tidemill.metadata.controller.log_ends import LogEnd, LogEnds
-from tidemill.metadata.image.metadata_image import PartitionImage, Return
+from tidemill.metadata.rules.log_ends import LogEnd, LogEnds
 
 ONE = ElectionRules(min_isr=1)
 TWO = ElectionRules(min_isr=2)

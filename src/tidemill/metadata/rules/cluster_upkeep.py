@@ -25,13 +25,14 @@ from tidemill.core.balancing.balance import NO_SIZES, Sizes, away_from_preferred
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, UPKEEP_INTERVAL_S
-from tidemill.metadata.controller.decisions import (
+from tidemill.metadata.image.metadata_image import Delta, MetadataImage
+from tidemill.metadata.rules.decisions import (
     draining_brokers,
     live_brokers,
     unhearing_brokers,
     usable_brokers,
 )
-from tidemill.metadata.controller.healing import (
+from tidemill.metadata.rules.healing import (
     Moves,
     evening_moves,
     filling_moves,
@@ -39,7 +40,6 @@ from tidemill.metadata.controller.healing import (
     has_single_copy,
     vacating_moves,
 )
-from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 
 __all__ = ["ClusterUpkeep", "TrySizes", "UpkeepPlan"]
 
