@@ -23,8 +23,6 @@ SETTINGS: Final = (
     "group.initial.rebalance.delay.ms=0",
     "group.consumer.heartbeat.interval.ms=1000",
 )
-"""A member of librdkafka that has not taken its assignment by its next heartbeat lists nothing, and
-then, as in Kafka, its partitions are free: on a busy machine a tenth of a second is too soon."""
 
 
 class Store(Protocol):

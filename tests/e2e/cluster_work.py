@@ -47,9 +47,7 @@ class Work:
         self._bootstrap = bootstrap
         self.logs: list[Log] = [(topic, index) for index in range(BROKERS)]
         self._load = Load(bootstrap, self.logs, seed=1, pause_s=PAUSE_S, **IMPATIENT)
-        # A member of the consumer protocol that heartbeats before its application has taken what it
-        # was given lists nothing: as in Kafka that is free then, and may have two owners a while.
-        self._watches = {one: GroupWatch(judges_owners=one == CLASSIC) for one in PROTOCOLS}
+        self._watches = {one: GroupWatch() for one in PROTOCOLS}
         self._members: list[Member] = [
             KINDS[protocol].join(
                 f"m{n}", watch, bootstrap, f"{topic}-{protocol}", [topic], **_options(protocol)

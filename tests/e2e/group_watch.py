@@ -25,9 +25,7 @@ Log = tuple[str, int]
 class GroupWatch:
     """The shared record of the members of one group."""
 
-    def __init__(self, *, judges_owners: bool = True) -> None:
-        """`judges_owners`: a log that somebody has must not be given to another member (I26)."""
-        self._judges_owners = judges_owners
+    def __init__(self) -> None:
         self.owner: dict[Log, str] = {}
         self.offsets: dict[Log, list[int]] = defaultdict(list)
         """Processed by any member, in that order."""
@@ -46,7 +44,7 @@ class GroupWatch:
         with self._changed:
             self.assignments[member] += 1
             for log in logs:
-                if self._judges_owners and self.owner.get(log, member) != member:
+                if self.owner.get(log, member) != member:
                     self.wrong.append(f"{member} was given {log}, which {self.owner[log]} has")
                 self.owner[log] = member
             self._changed.notify_all()

@@ -41,6 +41,8 @@ UNIT_TESTS: dict[str, str] = {
     "::test_I26_commit_of_a_member_that_was_replaced_is_refused",
     "fenced epoch is heard": f"{_CONSUMER}/test_heartbeat_request.py"
     "::test_T48_epoch_long_past_is_fenced",
+    "list from before the answer frees": f"{_CONSUMER}/test_consumer_group.py"
+    "::test_I26_a_list_that_is_older_than_the_assignment_gives_nothing_away",
     "new round does not wait": f"{_CLASSIC}/test_rounds.py"
     "::test_T41_only_the_leader_gets_the_list_of_members",
     "session cut short at takeover": f"{_CONSUMER}/test_consumer_group.py"

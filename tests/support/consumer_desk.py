@@ -264,6 +264,7 @@ class Client:
     acknowledges: bool = False
     """It has complied and has not acknowledged that yet."""
     says_all: bool = True
+    has_missed_answer: bool = False
     topics_changed: bool = False
     last_error: ErrorCode = ErrorCode.NONE
 
@@ -278,14 +279,23 @@ class Client:
             request.subscribed_topic_regex = "|".join(self.topics) if self.by_pattern else ""
         if says_all or self.acknowledges:
             request.topic_partitions = listed(self.reading)
-            # What it says it does not own, it does not begin to read before it is told again: the
-            # protocol cannot tell "not yet" from "given up", in Kafka neither.
+            self.acknowledges = False
+        if self.has_missed_answer or joins:
+            # It may have been told to give up what it lists no more: it begins to read nothing
+            # before it is told again.
             self.told &= self.reading
         return request
 
-    def beat(self, *, is_lost: bool = False, fails: bool = False) -> ErrorCode:
-        """One heartbeat; its answer may be lost, or its append may fail."""
+    def beat(
+        self, *, is_lost: bool = False, fails: bool = False, complies: bool = False
+    ) -> ErrorCode:
+        """One heartbeat; its answer may be lost, or its append may fail.
+
+        `complies`: with what it was told before, when the heartbeat is already on its way.
+        """
         request = self.request()
+        if complies:
+            self.comply()
         try:
             result = self.desk.ask(request, client=self.member_id)
         except KafkaError as error:
@@ -296,7 +306,7 @@ class Client:
         if not fails:
             self.desk.apply(result)
         if fails or is_lost:
-            self.says_all = True
+            self.says_all = self.has_missed_answer = True
         else:
             self._hear(request, result.response)
         self.last_error = ErrorCode.NONE
@@ -307,10 +317,10 @@ class Client:
         request: wire.ConsumerGroupHeartbeatRequest,
         response: wire.ConsumerGroupHeartbeatResponse,
     ) -> None:
-        self.says_all = self.topics_changed = False
+        # librdkafka says all once more when it has joined, before it reads what it was given.
+        self.says_all = request.member_epoch == 0
+        self.has_missed_answer = self.topics_changed = False
         self.epoch = response.member_epoch
-        if request.topic_partitions is not None:
-            self.acknowledges = False
         if response.assignment is not None:
             self.told = {
                 (one.topic_id, partition)

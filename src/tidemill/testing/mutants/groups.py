@@ -76,9 +76,14 @@ def _given_early(_original: Function) -> Function:
     return lambda _members, _topic_id, _partition: None
 
 
-@mutant("revocation not waited for", f"{_CONSUMER}.reconciliation:_lists_any")
+@mutant("revocation not waited for", f"{_CONSUMER}.reconciliation:lists_any")
 def _not_waited_for(_original: Function) -> Function:
     return lambda _owned, _partitions: False
+
+
+@mutant("list from before the answer frees", f"{_CONSUMER}.consumer_group:reconcile")
+def _late_list_frees(original: Function) -> Function:
+    return lambda current, **rest: original(current, **{**rest, "may_be_late": False})
 
 
 @mutant("owners forgotten at takeover", f"{_CONSUMER}.consumer_group:ConsumerGroup.loaded")

@@ -194,6 +194,7 @@ def test_T46_a_member_commits_what_it_kept_also_with_an_older_epoch(desk, versio
     """KIP-1251: the commit was sent just before a rebalance."""
     first = desk.heartbeat().member_epoch
     desk.heartbeat(member_id="n")
+    assert desk.heartbeat(epoch=first, owned=[0]).member_epoch == first  # told to give 1 up
     assert desk.heartbeat(epoch=first, owned=[0]).member_epoch == first + 1
     topic = UUID(int=1) if version == 10 else "t"
     as_member = {"generation": first, "member": "m", "topic": topic, "version": version}

@@ -67,6 +67,8 @@ from tidemill.coordinators.group.consumer.messages import described_member, hear
 from tidemill.coordinators.group.consumer.reconciliation import (
     CurrentAssignment,
     MemberState,
+    Owned,
+    lists_any,
     reconcile,
 )
 from tidemill.coordinators.group.consumer.records import (
@@ -348,17 +350,27 @@ class ConsumerGroup:
         def is_free(topic_id: UUID, partition: int) -> bool:
             return self._members.try_owner(topic_id, partition) in free_or_own
 
-        current = sender.member.current
-        if sender.member.is_away or sender.replaced is not None:
+        member = sender.member
+        current = member.current
+        owned: Owned = request.topic_partitions
+        joins = request.member_epoch == JOIN_EPOCH
+        if member.is_away or sender.replaced is not None:
             current = current._replace(member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+        if owned is None and member.has_listed_less:
+            owned = ()
         after = reconcile(
             current,
             target=target.partitions,
             target_epoch=target.epoch,
-            owned=request.topic_partitions,
+            owned=owned,
             is_free=is_free,
+            may_be_late=not joins and not member.is_classic,
         )
-        if request.member_epoch != JOIN_EPOCH:
+        if after.revoking != current.revoking:
+            listed = request.topic_partitions
+            is_told = after.state is MemberState.UNREVOKED_PARTITIONS
+            member.has_listed_less = is_told and not lists_any(listed, after.revoking)
+        if not joins:
             return after
         return after._replace(
             since=date_partitions(after.assigned, before=NO_EPOCHS, epoch=after.member_epoch)

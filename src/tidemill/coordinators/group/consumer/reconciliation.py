@@ -18,6 +18,11 @@ owner, which already waits in the new epoch, is told that it has it.
 
 A member that does not give its partitions up in time is fenced by the group's deadline, which frees
 them too.
+
+A list that lacks partitions may be older than the answer that gave them: its sender may be about to
+read them. librdkafka sends such a list right after it has joined. So, other than in Kafka, a list
+frees only what its sender was told to give up before; until then it is asked to. The lists of
+members that join, and of the classic protocol, are true: those have stopped reading.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from tidemill.coordinators.group.consumer.assignment_epochs import (
 from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
 from tidemill.wire.generated.consumer_group_heartbeat import RequestTopicPartitions
 
-__all__ = ["CurrentAssignment", "MemberState", "Owned", "is_within", "reconcile"]
+__all__ = ["CurrentAssignment", "MemberState", "Owned", "is_within", "lists_any", "reconcile"]
 
 Owned = Sequence[RequestTopicPartitions] | None
 """The partitions that a member says it owns; None: unchanged since its last heartbeat."""
@@ -72,17 +77,19 @@ def reconcile(
     target_epoch: int,
     owned: Owned,
     is_free: Callable[[UUID, int], bool],
+    may_be_late: bool,
 ) -> CurrentAssignment:
     """The member's next step towards its target; the same object if there is none.
 
-    `is_free`: no other member has the partition or may still be reading it.
+    `is_free`: no other member has the partition or may still be reading it. `may_be_late`: the
+    member may begin to read what it was given and does not list.
     """
     if current.state is MemberState.STABLE and current.member_epoch == target_epoch:
         return current
-    if current.state is MemberState.UNREVOKED_PARTITIONS and _lists_any(owned, current.revoking):
+    if current.state is MemberState.UNREVOKED_PARTITIONS and lists_any(owned, current.revoking):
         return current
     kept, given_up = _split(current.assigned, target)
-    if given_up and _lists_any(owned, given_up):
+    if given_up and (may_be_late or lists_any(owned, given_up)):
         return CurrentAssignment(
             member_epoch=current.member_epoch,
             previous_epoch=current.member_epoch,
@@ -121,7 +128,7 @@ def is_within(owned: Owned, assigned: Partitions) -> bool:
     )
 
 
-def _lists_any(owned: Owned, partitions: Partitions) -> bool:
+def lists_any(owned: Owned, partitions: Partitions) -> bool:
     if owned is None:
         return True
     for one in owned:

@@ -517,3 +517,49 @@ def test_a_member_may_have_more_partitions_than_a_request_may_have_elements():
     assert sum(len(one.partitions) for one in desk.member("m").assignment.topic_partitions) == sum(
         topics.values()
     )
+
+
+def test_I26_a_list_that_is_older_than_the_assignment_gives_nothing_away(desk):
+    first, second = Client(desk, "m1", ["t"]), Client(desk, "m2", ["t"])
+    first.beat()  # it was given everything
+    second.beat()
+    first.beat(complies=True)  # it lists nothing, and begins to read before it hears the answer
+
+    second.beat()
+    second.comply()
+
+    assert not first.reading & second.reading
+    settle(first, second)
+    assert first.reading
+    assert second.reading
+    assert not first.reading & second.reading
+
+
+def test_I26_an_unchanged_list_gives_away_nothing_that_it_had(desk):
+    first, second = Client(desk, "m1", ["t"]), Client(desk, "m2", ["t"])
+    settle(first)
+    second.beat()
+    first.beat()  # it is told to give up two
+    first.beat()
+    first.beat()
+
+    second.beat()
+    second.comply()
+
+    assert not second.reading
+    settle(first, second)
+    assert first.reading
+    assert second.reading
+
+
+def test_I27_who_listed_less_before_it_was_told_need_not_list_again(desk):
+    first, second = Client(desk, "m1", ["t"]), Client(desk, "m2", ["t"])
+    first.beat()
+    second.beat()
+    first.beat()  # it lists nothing, and is told to give up two; it will read two
+
+    desk.beat(beat_request("m1", first.epoch))  # as Java does, whose list has not changed
+    second.beat()
+    second.comply()
+
+    assert len(second.reading) == 2

@@ -38,7 +38,7 @@ ROUNDS_MAX = 6
 """Heartbeats of each client from the last disturbance to a stable group: a plan, an answer, an
 acknowledgement, a release, and one more each for a join and a lost answer."""
 
-DOINGS = ["beat", "beat", "beat", "comply", "comply", "beat, lost", "beat, fails"]
+DOINGS = ["beat", "beat", "beat, complies", "comply", "comply", "beat, lost", "beat, fails"]
 clients = st.integers(0, CLIENTS_MAX - 1)
 subscriptions = st.lists(st.sampled_from(TOPICS), min_size=1, max_size=3, unique=True).map(sorted)
 
@@ -134,7 +134,11 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         if doing == "comply":
             client.comply()
         else:
-            client.beat(is_lost=doing == "beat, lost", fails=doing == "beat, fails")
+            client.beat(
+                is_lost=doing == "beat, lost",
+                fails=doing == "beat, fails",
+                complies=doing == "beat, complies",
+            )
 
     @precondition(lambda self: self.clients)
     @rule(index=clients)
