@@ -32,7 +32,8 @@ Where the append comes first, its failure is reported to the caller alone. The e
 that also answers parked requests: the shard has already forgotten them, so it is reloaded.
 
 Where its partition may not act, another broker may coordinate: requests are refused with
-NOT_COORDINATOR, and deadlines wait. Answers that wait for their records are held by the partition.
+NOT_COORDINATOR, and deadlines wait. A new leader that is silent for a moment refuses as one that
+loads: nobody else would answer. Answers that wait for their records are held by the partition.
 
 Everything runs on the event loop and nothing suspends, so shards need no locks. Records that are
 replayed but not committed can be lost with the leadership; the shard goes with them.
@@ -262,10 +263,12 @@ class CoordinatorRuntime(Generic[S]):
 
     def _find(self, index: int) -> HostedShard[S]:
         hosted = self._hosted.get(index)
-        if hosted is None or not hosted.partition.may_act:
+        if hosted is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if not hosted.is_loaded:
+        if not hosted.is_loaded or hosted.partition.is_silent:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        if not hosted.partition.may_act:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return hosted
 
     def _now(self) -> Now:

@@ -111,6 +111,11 @@ class PartitionWriter(ReadablePartition, Protocol):
         """Whether no other broker acts as the leader here."""
         ...
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether this broker leads, and will act in a moment."""
+        ...
+
     def check_writable(self, acks: int) -> None: ...
 
     @property

@@ -8,9 +8,15 @@ A partition without a committed offset is answered with -1 and no error, also in
 The answer shows only offsets that are committed in `__consumer_offsets`, so no later reader sees an
 older state (I28). An offset that an open transaction may still change is refused with
 UNSTABLE_OFFSET_COMMIT if the client asks for stable ones; else the last committed one is given.
+
+So is every offset while this coordinator loads, and on a former coordinator if a member of the
+consumer protocol asks, whose heartbeats find the next one. For librdkafka asks again about single
+partitions only: after an error for the group it would never begin to read them (its issue 5586).
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred, join_deferred
@@ -45,7 +51,7 @@ def handle(context: GroupContext, request: OffsetFetchRequest) -> Answer:
             context,
             request.groups,
             lambda wanted: _fetch(context, wanted, require_stable=stable),
-            _refuse_group,
+            partial(_refuse_group, require_stable=stable),
             lambda groups: OffsetFetchResponse(groups=groups),
         )
     return join_deferred(
@@ -80,7 +86,7 @@ def _read(
         lambda shard, _now: shard.offsets.fetch(
             wanted, version=version, require_stable=require_stable
         ),
-        lambda code: _refuse_group(wanted, KafkaError(code)),
+        lambda code: _refuse_group(wanted, KafkaError(code), require_stable=require_stable),
     )
 
 
@@ -146,16 +152,30 @@ def _old_partition(entry: OffsetFetchResponsePartitions) -> OffsetFetchResponseP
 
 def _refuse(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetchResponse:
     if request.groups:
-        return OffsetFetchResponse(groups=[_refuse_group(one, error) for one in request.groups])
+        refuse = partial(_refuse_group, error=error, require_stable=request.require_stable)
+        return OffsetFetchResponse(groups=[refuse(one) for one in request.groups])
     wanted = _as_group(request)
-    answer = _refuse_group(wanted, error)
+    answer = _refuse_group(wanted, error, require_stable=request.require_stable)
     # Version 1 has no error for the whole request.
     answer.topics = [_refuse_topic(one, error.code) for one in wanted.topics or ()]
     return _without_groups(answer)
 
 
-def _refuse_group(wanted: OffsetFetchRequestGroup, error: KafkaError) -> OffsetFetchResponseGroup:
+def _refuse_group(
+    wanted: OffsetFetchRequestGroup, error: KafkaError, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    if require_stable and wanted.topics and _comes_again(wanted, error.code):
+        unstable = [_refuse_topic(one, ErrorCode.UNSTABLE_OFFSET_COMMIT) for one in wanted.topics]
+        return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=unstable)
     return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=int(error.code))
+
+
+def _comes_again(wanted: OffsetFetchRequestGroup, code: ErrorCode) -> bool:
+    """Whether the client finds the right coordinator without an error for the group."""
+    is_member = wanted.member_id is not None
+    return code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or (
+        code is ErrorCode.NOT_COORDINATOR and is_member
+    )
 
 
 def _refuse_topic(wanted: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:

@@ -75,6 +75,27 @@ def test_a_broker_that_is_not_the_coordinator_refuses(broker, version):
     assert code == ErrorCode.NOT_COORDINATOR
 
 
+@pytest.mark.parametrize(
+    ("code", "member_id", "is_stable", "comes_again"),
+    [
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None, True, True),
+        (ErrorCode.NOT_COORDINATOR, "m", True, True),
+        (ErrorCode.NOT_COORDINATOR, None, True, False),  # no heartbeat finds the next one
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "m", False, False),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "m", True, False),
+    ],
+)
+def test_a_coordinator_that_is_not_ready_has_only_offsets_that_are_not_stable_yet(
+    groups, code, member_id, is_stable, comes_again
+):
+    request = fetch_request(groups, 9, names=("t",), require_stable=is_stable)
+    request.groups[0].member_id = member_id
+    answer = offset_fetch.HANDLER.refuse(request, KafkaError(code)).groups[0]
+    codes = [one.error_code for topic in answer.topics for one in topic.partitions]
+    assert answer.error_code == (ErrorCode.NONE if comes_again else code)
+    assert codes == ([ErrorCode.UNSTABLE_OFFSET_COMMIT] if comes_again else [])
+
+
 def test_one_group_that_may_not_be_described_is_refused_alone(groups):
     commit(groups, 5)
     groups.permissions.deny(Operation.DESCRIBE, "other")
