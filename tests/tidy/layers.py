@@ -105,6 +105,7 @@ PURE = (
     "replication/holding/request_checks.py",
     "replication/in_sync.py",
     "replication/isr.py",
+    "replication/refused_batches.py",
     "replication/led_replicas.py",
     "replication/pulling/fetch_round.py",
     "replication/pulling/lanes.py",

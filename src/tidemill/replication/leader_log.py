@@ -11,12 +11,14 @@ All methods run on the event loop and none suspends, so a check still holds when
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, invariant
 from tidemill.delivery.intake import Requests, read_requests
 from tidemill.replication.flushing.flush_requests import FlushRequests
+from tidemill.replication.refused_batches import RefusedBatches
 from tidemill.replication.waiting.waiters import AckWaiter, OffsetWaiters
 from tidemill.storage.log.interface import PartitionLog
 from tidemill.wire.batch import (
@@ -58,6 +60,7 @@ class LeaderLog:
         "_flush_requested_offset",
         "_flushes",
         "_partition",
+        "_refused",
         "_start_waiters",
         "log",
     )
@@ -70,12 +73,14 @@ class LeaderLog:
         self._durable_waiters = OffsetWaiters()
         self._start_waiters = OffsetWaiters()
         """Those that wait until no in-sync replica has what was deleted."""
+        self._refused = RefusedBatches()
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
 
     def epoch_began(self) -> None:
         """Another leader epoch: what was asked of the flusher in the last one does not count."""
         self._flush_requested_offset = 0
+        self._refused.clear()
 
     # --- produced batches ------------------------------------------------------------------------
 
@@ -86,9 +91,8 @@ class LeaderLog:
 
         With `work`, LongBatch says that the check takes too long for the loop: nothing changed.
         """
-        partition = self._partition
-        partition.check_writable(acks)
-        policy = partition.settings.policy
+        self._check_writable(records, acks)
+        policy = self._partition.settings.policy
         batch, header, requesting = prepare_produced(records, policy, now_ms, work)
         requests: Requests | None = None
         if requesting is not None:
@@ -105,8 +109,23 @@ class LeaderLog:
         now_ms: int,
     ) -> Appended:
         """Append a batch that was prepared, with what it asks for; otherwise like `append`."""
-        self._partition.check_writable(acks)
+        self._check_writable(batch, acks)
         return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
+
+    def _check_writable(self, batch: memoryview, acks: int) -> None:
+        try:
+            self._partition.check_writable(acks)
+        except KafkaError as error:
+            if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
+                self._note_refused(batch, error.code)
+            raise
+
+    def _note_refused(self, batch: memoryview, code: ErrorCode) -> None:
+        """Nobody has looked at the batch yet: it may be one that is refused for good."""
+        with suppress(KafkaError):
+            header = read_header(batch)
+            if header.producer_id >= 0 and self.log.producers.check(header) is None:
+                self._refused.add(header, code)
 
     def _append_produced(
         self,
@@ -118,21 +137,25 @@ class LeaderLog:
         now_ms: int,
     ) -> Appended:
         if header.producer_id >= 0:
-            try:
-                original = self.log.producers.check(header)
-            except KafkaError as error:
-                if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-                    self._partition.room.refuse_what_follows()
-                raise
+            if self._refused:
+                self._refused.check(header)
+            original = self.log.producers.check(header)
             if original is not None:
                 return Appended(
                     original.base_offset, original.last_offset + 1, original.max_timestamp, True
                 )
         self._check_fits(header)
-        self._partition.room.take_for_records(header.size_bytes)
-        if requests is not None:
-            self._partition.find_holds().take_in(requests, batch, header, acks=acks)
-        return self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
+        try:
+            self._partition.room.take_for_records(header.size_bytes)
+            if requests is not None:
+                self._partition.find_holds().take_in(requests, batch, header, acks=acks)
+            appended = self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
+        except DiskFull:
+            self._refused.add(header, ErrorCode.KAFKA_STORAGE_ERROR)
+            raise
+        if self._refused:
+            self._refused.appended(header)
+        return appended
 
     # --- batches of this broker ------------------------------------------------------------------
 

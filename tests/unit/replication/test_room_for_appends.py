@@ -17,7 +17,7 @@ from tests.support.partitions import (
     leader,
     partition,
 )
-from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
+from tidemill.core.errors import DiskFull
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.replication.partition import Partition
@@ -136,38 +136,3 @@ def test_R12_a_marker_among_records_does_not_let_a_follower_copy_them():
     append(source)
     set_free(room, LOWER)
     assert is_refused(lambda target: copy(source, target), following)
-
-
-def send(to: Partition, sequence: int) -> None:
-    append(to, producer_id=9, producer_epoch=0, base_sequence=sequence)
-
-
-def test_I4_a_batch_that_follows_a_refused_one_is_refused_for_the_same_reason():
-    part = leader()
-    send(part, 0)
-    set_free(part.room, LOW)
-    for sequence in (1, 2, 3):  # in flight together
-        with pytest.raises(DiskFull):
-            send(part, sequence)
-    set_free(part.room, AMPLE)
-    with pytest.raises(KafkaError) as refused:
-        send(part, 2)
-    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    send(part, 1)
-
-
-def test_I4_a_batch_that_follows_one_for_which_the_disk_had_no_block_is_refused_alike(monkeypatch):
-    part = leader()
-    send(part, 0)
-
-    def find_no_block(*_: object, **__: object) -> None:
-        raise DiskFull("no space left on device")
-
-    monkeypatch.setattr(part.log, "append", find_no_block)
-    with pytest.raises(DiskFull, match="on device"):
-        send(part, 1)
-    monkeypatch.undo()
-    with pytest.raises(DiskFull):
-        send(part, 2)
-    set_free(part.room, AMPLE)
-    send(part, 1)

@@ -100,15 +100,6 @@ class DiskRoom:
         """The file system had no block for an append."""
         self._was_refused = True
 
-    def refuse_what_follows(self) -> None:
-        """For a batch that lacks the one before it. Raises DiskReserved if that found no room.
-
-        Its producer has both in flight. If it heard of a gap instead, librdkafka would begin a new
-        producer epoch, and send again what other partitions have stored and not yet acknowledged.
-        """
-        if self._was_refused or self.is_refusing:
-            raise DiskReserved(f"{self._path}: No space left for a batch before this one")
-
     # --- looks -----------------------------------------------------------------------------------
 
     def begin_look(self) -> int:

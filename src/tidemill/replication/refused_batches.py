@@ -1,0 +1,79 @@
+"""Batches of idempotent producers that were refused for now, so that none overtakes another. Pure.
+
+A log takes any sequence of a producer that it does not know. So if the first of several batches in
+flight finds no room, or too few replicas in sync, and the second one does, the retry of the first
+is out of order: librdkafka takes it for stored, and its records are lost (I1). Of a producer that
+the log knows, what follows is a gap: the producer would begin another epoch, and send again what
+other partitions have stored (I4).
+
+So what follows a refused batch is refused as that was, until it comes again, or its producer begins
+another epoch. In another leader epoch everything begins anew: another leader may have taken it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple, final
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import REFUSED_PRODUCERS_MAX
+from tidemill.wire.batch import BatchHeader
+
+__all__ = ["RefusedBatches"]
+
+_SEQUENCES = 1 << 31
+"""They begin at 0 again after the last one."""
+
+
+@final
+class _Refused(NamedTuple):
+    producer_epoch: int
+    base_sequence: int
+    code: ErrorCode
+
+
+@final
+class RefusedBatches:
+    """The first refused batch of each producer, in one partition."""
+
+    __slots__ = ("_refused",)
+
+    def __init__(self) -> None:
+        self._refused: OrderedDict[int, _Refused] = OrderedDict()
+        """By producer id; bounded: whoever was refused longest ago is forgotten."""
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def clear(self) -> None:
+        self._refused.clear()
+
+    def check(self, header: BatchHeader) -> None:
+        """KafkaError: a batch before this one was refused, and has not come again."""
+        found = self._refused.get(header.producer_id)
+        if found is not None and _is_behind(header, found):
+            raise KafkaError(found.code, "a batch before this one was refused")
+
+    def add(self, header: BatchHeader, code: ErrorCode) -> None:
+        """The batch was refused, and nothing of it was appended."""
+        if header.producer_id < 0 or header.base_sequence < 0:
+            return
+        found = self._refused.get(header.producer_id)
+        if found is None or not _is_behind(header, found):
+            self._refused[header.producer_id] = _Refused(
+                header.producer_epoch, header.base_sequence, code
+            )
+        if len(self._refused) > REFUSED_PRODUCERS_MAX:
+            self._refused.popitem(last=False)
+
+    def appended(self, header: BatchHeader) -> None:
+        """The batch was appended: it is the refused one, or of another epoch."""
+        self._refused.pop(header.producer_id, None)
+
+
+def _is_behind(header: BatchHeader, found: _Refused) -> bool:
+    """Whether the batch comes after the refused one."""
+    if header.producer_epoch != found.producer_epoch:
+        return False
+    distance = (header.base_sequence - found.base_sequence) % _SEQUENCES
+    return 0 < distance < _SEQUENCES // 2

@@ -1,0 +1,111 @@
+"""No batch of an idempotent producer overtakes one that was refused for now (I1, I4, I5)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.partitions import OWN, SECOND, append, batch, image, leader
+from tests.unit.replication.test_room_for_appends import AMPLE, LOW, RESERVE, set_free
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
+from tidemill.core.limits import REFUSED_PRODUCERS_MAX
+from tidemill.replication.refused_batches import RefusedBatches
+from tidemill.storage.files.disk_room import DiskRoom
+from tidemill.wire.batch import read_header
+
+LAST_SEQUENCE = 2**31 - 1
+
+
+def send(to, sequence, count=1, *, epoch=0, producer_id=9):
+    return append(to, count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+
+
+def code_of(work) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        work()
+    return refused.value.code
+
+
+@pytest.fixture
+def part():
+    return leader(room=DiskRoom("/data"))
+
+
+def test_I1_a_small_batch_does_not_overtake_the_first_one_that_found_no_room(part):
+    set_free(part.room, RESERVE + 1_000)
+    with pytest.raises(DiskFull):
+        send(part, 0, 500)
+    assert code_of(lambda: send(part, 500)) is ErrorCode.KAFKA_STORAGE_ERROR
+    set_free(part.room, AMPLE)
+    assert send(part, 0, 500).base_offset == 0
+    assert send(part, 500).base_offset == 500
+
+
+def test_I4_what_follows_a_refused_batch_is_no_gap_although_there_is_room_again(part):
+    send(part, 0)
+    set_free(part.room, LOW)
+    with pytest.raises(DiskFull):
+        send(part, 1)
+    set_free(part.room, AMPLE)
+    assert code_of(lambda: send(part, 2)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert send(part, 1).base_offset == 1
+    assert send(part, 2).base_offset == 2
+
+
+def test_I4_the_same_holds_where_the_file_system_is_full(part, monkeypatch):
+    send(part, 0)
+    with monkeypatch.context() as full:
+
+        def no_block(*_args, **_options):
+            raise DiskFull("no space left on device")
+
+        full.setattr(part.log, "append", no_block)
+        with pytest.raises(DiskFull):
+            send(part, 1)
+    assert code_of(lambda: send(part, 2)) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_I1_a_batch_does_not_overtake_one_that_found_too_few_replicas_in_sync():
+    part = leader(in_sync_min=2)
+    assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    part.become_leader(image(isr=(OWN, SECOND), version=1), now=0.0)
+    assert code_of(lambda: send(part, 1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert send(part, 0).base_offset == 0
+    assert send(part, 1).base_offset == 1
+
+
+def test_a_producer_that_begins_another_epoch_goes_on(part):
+    set_free(part.room, LOW)
+    with pytest.raises(DiskFull):
+        send(part, 0)
+    set_free(part.room, AMPLE)
+    assert send(part, 0, epoch=1).base_offset == 0
+    assert send(part, 1, epoch=1).base_offset == 1
+
+
+def test_other_producers_go_on_and_sequences_begin_anew_after_the_last(part):
+    send(part, LAST_SEQUENCE - 1)
+    set_free(part.room, LOW)
+    with pytest.raises(DiskFull):
+        send(part, LAST_SEQUENCE)
+    set_free(part.room, AMPLE)
+    assert code_of(lambda: send(part, 0)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert send(part, 7, producer_id=10).base_offset == 1
+    assert send(part, LAST_SEQUENCE).base_offset == 2
+    assert send(part, 0).base_offset == 3
+
+
+def test_in_another_leader_epoch_another_leader_may_have_taken_what_was_refused(part):
+    set_free(part.room, LOW)
+    with pytest.raises(DiskFull):
+        send(part, 0)
+    set_free(part.room, AMPLE)
+    part.become_leader(image(isr=(OWN,), epoch=2, version=2), now=0.0)
+    assert send(part, 1).base_offset == 0
+
+
+def test_I36_refused_producers_are_bounded():
+    refused = RefusedBatches()
+    for producer_id in range(2 * REFUSED_PRODUCERS_MAX):
+        one = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        refused.add(read_header(one), ErrorCode.KAFKA_STORAGE_ERROR)
+    assert len(refused) == REFUSED_PRODUCERS_MAX
