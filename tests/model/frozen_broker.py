@@ -346,4 +346,5 @@ def _fields(position: FollowerPosition) -> tuple[object, ...]:
         position.keeps_up,
         position.flushes_at,
         position._flushed_then,
+        position.log_start_offset,
     )

@@ -105,3 +105,38 @@ def test_R12_a_follower_at_the_reserve_leaves_the_in_sync_set_and_comes_back():
             assert replicas_agree(world, IDS, SMALL)
 
     SimWorld(1).run(main)
+
+
+def test_R12_a_follower_without_room_hears_what_was_deleted_and_comes_back():
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        async with (
+            ClusterClient(world.client_net(), world.bootstrap) as cluster,
+            Producer(cluster, world.clock) as producer,
+        ):
+            admin = Admin(cluster)
+            configs = {"segment.bytes": str(MIB // 4)}
+            await admin.create_topic(BIG.topic, partitions=1, replication=3, configs=configs)
+
+            async def produce(count: int) -> None:
+                for _ in range(count):
+                    await (await producer.send(BIG.topic, VALUE, partition=0)).offset()
+
+            await produce(50)
+            await eventually(lambda: replicas_agree(world, IDS, BIG))
+            led = replica(world, leader_of(world, IDS, BIG), BIG)
+            full = next(one for one in IDS if one != led.broker_id)
+            space = world.disk(full).space("/")
+            used_bytes = space.total_bytes - space.usable_bytes
+            world.disk(full).set_capacity(used_bytes + 5 * len(VALUE))
+            await asyncio.sleep(2.0)
+            await produce(10)
+            await eventually(lambda: full not in led.isr)
+            end = replica(world, full, BIG).log.log_end_offset
+            assert end < led.log.log_end_offset
+            await admin.delete_records(BIG.topic, {0: end - 1})
+            await asyncio.sleep(700.0)  # until retention has removed the segments
+            assert full in led.isr
+
+    SimWorld(1).run(main)

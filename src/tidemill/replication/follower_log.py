@@ -34,6 +34,7 @@ class FollowerLog:
         "_flushes",
         "_leader_start_offset",
         "_partition",
+        "_saved_start",
         "after_cut",
         "is_being_cut",
         "knows_mark",
@@ -51,6 +52,8 @@ class FollowerLog:
         """Takes on the role that came while the log was cut."""
         self._leader_start_offset = 0
         """Below it the leader has nothing, as it said in this epoch."""
+        self._saved_start: int | None = None
+        """Where the log started when that was last saved; None: there is nothing to save."""
         self.knows_mark = False
         """The leader of this epoch has confirmed the high watermark here: readers may have it."""
         self.refused_cut: RefusedCut | None = None
@@ -105,13 +108,12 @@ class FollowerLog:
 
     @property
     def start_offset(self) -> int:
-        """There is nothing below here."""
+        """There is nothing below here, also after a crash."""
+        if self._saved_start is not None:
+            return self._saved_start
         log = self.log
-        return (
-            self.fetch_offset
-            if log.log_start_offset == log.log_end_offset
-            else log.log_start_offset
-        )
+        is_empty = log.log_start_offset == log.log_end_offset
+        return self.fetch_offset if is_empty else log.log_start_offset
 
     def append(self, batches: Buffer, *, high_watermark: int, now_ms: int) -> int:
         """Append the leader's batches, checked but unchanged; returns how many were whole.
@@ -169,9 +171,14 @@ class FollowerLog:
         start = min(leader_start, partition.high_watermark)
         if self.is_being_cut or start <= self.log.log_start_offset:
             return False
+        self._saved_start = self.start_offset
         self.log.advance_start(start)
         partition.durable_offset = max(partition.durable_offset, start)
         return True
+
+    def start_was_saved(self) -> None:
+        """A checkpoint has the start that the leader has told."""
+        self._saved_start = None
 
     # --- cuts ------------------------------------------------------------------------------------
 

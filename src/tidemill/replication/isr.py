@@ -101,12 +101,15 @@ class JoinBar:
 
     log_end_offset: int
     flushed_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    """It must have deleted what was deleted: it may lead soon (I9)."""
     must_keep_up: bool = False
 
     def admits(self, position: FollowerPosition) -> bool:
         return (
             position.log_end_offset >= self.log_end_offset
             and position.flushed_offset >= self.flushed_offset
+            and position.log_start_offset >= self.log_start_offset
             and (position.keeps_up or not self.must_keep_up)
         )
 

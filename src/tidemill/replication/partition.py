@@ -260,6 +260,7 @@ class Partition:
         return JoinBar(
             log_end_offset=max(self.high_watermark, start),
             flushed_offset=flushed if self.settings.flush_before_ack else UNKNOWN_OFFSET,
+            log_start_offset=self.log.log_start_offset,
             must_keep_up=len(self.isr) < self.effective_in_sync_min,
         )
 
@@ -302,6 +303,11 @@ class Partition:
         """Whether nobody else acts as the leader here, no successor and no predecessor."""
         mandate = self.mandate
         return not mandate.is_silent and (mandate.has_lease or self.is_vouched)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether this broker leads, and waits until no predecessor can act any more."""
+        return self.is_leader and self.mandate.is_silent
 
     @property
     def is_vouched(self) -> bool:
@@ -475,6 +481,11 @@ class Partition:
         return self.log.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
+
+    def electable_absent(self) -> list[int]:
+        """The followers that are not in sync, and that the controller may elect."""
+        led = self.led
+        return [] if led is None else sorted(led.others_electable() - {*led.in_sync.maximal})
 
     def in_sync_readers(self, offset: int) -> list[int]:
         """The followers that are in sync, let in, and known to have what comes at `offset`.

@@ -64,6 +64,7 @@ class Followers:
             lost_offsets=lost_offsets,
             supervisor=supervisor,
             released=self.released,
+            start_saved=self.start_moved,
             checkpoint=checkpoint,
             unclean_epoch=unclean_epoch,
         )
@@ -103,7 +104,7 @@ class Followers:
             self._lanes[place].flushed(partition)
 
     def start_moved(self, partition: Partition) -> None:
-        """Retention has moved its log start: the leader sends no reader here for what is below."""
+        """The leader is to hear of its log start: it sends no reader here for what is below."""
         place = self._places.get(partition)
         if place is not None:
             self._lanes[place].start_moved(partition)

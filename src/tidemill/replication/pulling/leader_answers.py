@@ -57,25 +57,30 @@ class LeaderAnswers:
         lost_offsets: LostOffsets,
         supervisor: Supervisor,
         released: Callable[[Partition, float], None],
+        start_saved: Callable[[Partition], None] = lambda _partition: None,
         checkpoint: Callable[[], Awaitable[None]] | None = None,
         unclean_epoch: Callable[[Partition], int | None] = lambda _partition: None,
     ) -> None:
         """`released` hears of a cut that has ended, and for how long the partition rests then.
 
-        `checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`.
+        `checkpoint` makes durable where logs start, and `start_saved` hears of each that it did;
+        `unclean_epoch`: see `judge_cut`.
         """
         self._clock = clock
         self._cutter = cutter
         self._lost_offsets = lost_offsets
         self._supervisor = supervisor
         self._released = released
+        self._start_saved = start_saved
         self._checkpoint = checkpoint
         self._unclean_epoch = unclean_epoch
         self._failures: dict[Partition, int] = {}
         """In a row; 0 for a full disk. No more entries than there are partitions."""
         self._changing: dict[Partition, None] = {}
         """Partitions whose logs are being cut, or pass over what is lost."""
-        self._has_unsaved_starts = self._is_saving = False
+        self._unsaved: dict[Partition, None] = {}
+        """Partitions whose log starts are not in a checkpoint yet."""
+        self._is_saving = False
         self._saved_at = clock.monotonic()
 
     def role_changed(self, partition: Partition) -> None:
@@ -127,14 +132,22 @@ class LeaderAnswers:
             return UNTIL_RELEASED
         if data.error_code:
             return RETRY_S
-        partition.as_follower.append(
-            data.records or b"",
-            high_watermark=data.high_watermark,
-            now_ms=self._clock.wall_ms(),
-        )
-        if partition.as_follower.follow_start(data.log_start_offset):
-            self._has_unsaved_starts = True
+        try:
+            partition.as_follower.append(
+                data.records or b"",
+                high_watermark=data.high_watermark,
+                now_ms=self._clock.wall_ms(),
+            )
+        finally:  # what was deleted makes room for what was not appended
+            self._follow_start(partition, data.log_start_offset)
         return GO_ON
+
+    def _follow_start(self, partition: Partition, leader_start: int) -> None:
+        if partition.as_follower.follow_start(leader_start):
+            if self._checkpoint is None:
+                partition.as_follower.start_was_saved()
+            else:
+                self._unsaved[partition] = None
 
     def _rest_s_after(self, partition: Partition, error: KafkaError | StorageFault) -> float:
         before = self._failures.get(partition)
@@ -152,22 +165,31 @@ class LeaderAnswers:
         """Deleted records must not come back after a crash, should we lead then (I9).
 
         Retention moves the starts of many logs: a checkpoint covers those of a second. Nobody who
-        fetches waits for it: on a slow disk it takes long.
+        fetches waits for it: on a slow disk it takes long. A leader hears of what is saved.
         """
         now = self._clock.monotonic()
-        is_due = self._has_unsaved_starts and now - self._saved_at >= SAVE_INTERVAL_S
+        is_due = self._unsaved and now - self._saved_at >= SAVE_INTERVAL_S
         if is_due and not self._is_saving and self._checkpoint is not None:
-            self._has_unsaved_starts, self._saved_at, self._is_saving = False, now, True
+            self._saved_at, self._is_saving = now, True
             self._supervisor.spawn("save log starts", self._save_starts(self._checkpoint))
 
     async def _save_starts(self, checkpoint: Callable[[], Awaitable[None]]) -> None:
+        starts = {one: one.log.log_start_offset for one in self._unsaved}
         try:
             await checkpoint()
         except StorageFault as fault:
-            self._has_unsaved_starts = True
             log.error("checkpoint failed: %s", fault)
+        else:
+            for partition, start in starts.items():
+                if partition.log.log_start_offset == start:
+                    self._start_was_saved(partition)
         finally:
             self._is_saving = False
+
+    def _start_was_saved(self, partition: Partition) -> None:
+        del self._unsaved[partition]
+        partition.as_follower.start_was_saved()
+        self._start_saved(partition)
 
     # --- cuts ------------------------------------------------------------------------------------
 

@@ -7,14 +7,17 @@ deleted: such an offset is refused with OFFSET_OUT_OF_RANGE (S45). An offset bel
 changes nothing. The answer holds the log start offset. Topics that hold the broker's own state are
 refused.
 
-The answer waits until every in-sync replica has deleted the same: whoever leads next, the records
-do not come back (I9). After the request's timeout it says REQUEST_TIMED_OUT, as Kafka's does; the
-followers still delete when they can.
+The answer waits until every in-sync replica has deleted the same, and would know after a crash:
+whoever of them leads next, the records do not come back (I9). After the request's timeout it says
+REQUEST_TIMED_OUT, as Kafka's does; the followers still delete when they can. Nobody waits for a
+replica that is away. One that may be elected all the same is named in the log: it would bring the
+records back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import final
 
@@ -41,6 +44,8 @@ from tidemill.wire.generated.delete_records import (
 )
 
 __all__ = ["HANDLER"]
+
+log = logging.getLogger(__name__)
 
 TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
@@ -100,9 +105,21 @@ class _Deletion:
             settle = partial(self._settle, entry)
             self._waiters.append(partition.as_leader.delete_before(offset, settle))
             entry.low_watermark = partition.log.log_start_offset
+            self._name_absent(partition)
         except (KafkaError, StorageFault) as error:
             entry.error_code = count_refusal(context, error)
         return entry
+
+    def _name_absent(self, partition: Partition) -> None:
+        services, absent = self._context.services, partition.electable_absent()
+        if absent and services.fault_log.allows("deletions", services.clock.monotonic()):
+            log.warning(
+                "%s: records below %d are deleted, but brokers %s have not heard of it: if one of "
+                "them is elected before it returns, they are there again",
+                partition.name,
+                partition.log.log_start_offset,
+                absent,
+            )
 
     async def wait(self, timeout_s: float) -> None:
         """Until all in-sync replicas have deleted the same, or the time is up."""
