@@ -20,6 +20,7 @@ CAPACITY_BYTES = 40 * MIB
 RESERVE_BYTES = 4 * MIB
 VALUE = b"x" * 100_000
 GIVE_UP_S = 2.0
+LARGE = 1 << 40
 
 
 async def is_refused(cluster: ClusterClient, world: SimWorld, to: TopicPartition) -> bool:
@@ -42,6 +43,13 @@ async def fill(cluster: ClusterClient, world: SimWorld) -> None:
 
 def free_bytes(world: SimWorld, broker_id: int) -> int:
     return world.disk(broker_id).space("/").usable_bytes
+
+
+def leave_free(world: SimWorld, broker_id: int, one_of: int) -> None:
+    """Make the disk so small that this part of it is free; the reserve is a tenth."""
+    world.disk(broker_id).set_capacity(LARGE)
+    used_bytes = LARGE - free_bytes(world, broker_id)
+    world.disk(broker_id).set_capacity(used_bytes * one_of // (one_of - 1))
 
 
 @SEEDS
@@ -111,6 +119,11 @@ def test_R12_a_follower_without_room_hears_what_was_deleted_and_comes_back():
     async def main(world: SimWorld) -> None:
         for broker_id in IDS:
             await world.start_broker(broker_id)
+
+
+def test_R12_a_delayed_record_does_not_keep_a_full_disk_full():
+    async def main(world: SimWorld) -> None:
+        await world.start_broker(0)
         async with (
             ClusterClient(world.client_net(), world.bootstrap) as cluster,
             Producer(cluster, world.clock) as producer,
@@ -140,3 +153,25 @@ def test_R12_a_follower_without_room_hears_what_was_deleted_and_comes_back():
             assert full in led.isr
 
     SimWorld(1).run(main)
+
+
+            configs = {"retention.ms": "300000", "segment.bytes": "262144"}
+            await Admin(cluster).create_topic(
+                SMALL.topic, partitions=1, replication=1, configs=configs
+            )
+            later = [("tidemill.delay-ms", b"1500000")]
+            await (await producer.send(SMALL.topic, b"later", partition=0, headers=later)).offset()
+            for _ in range(20):
+                await (await producer.send(SMALL.topic, VALUE, partition=0)).offset()
+            at = replica(world, 0, SMALL)
+            leave_free(world, 0, one_of=16)
+            await asyncio.sleep(2.0)
+            assert at.room.is_refusing
+            await asyncio.sleep(1_000.0)
+            assert at.log.log_start_offset > 0
+            assert not at.room.is_refusing
+            await (await producer.send(SMALL.topic, VALUE, partition=0)).offset()
+            await asyncio.sleep(600.0)
+            assert world.broker(0).telemetry.holds_released == 1
+
+    SimWorld(0).run(main)

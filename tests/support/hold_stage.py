@@ -68,6 +68,7 @@ class Replica:
         log: object | None = None,
         *,
         disk: Disk | None = None,
+        timers: object | None = None,
         **options: object,
     ) -> None:
         self.clock = clock
@@ -79,7 +80,7 @@ class Replica:
             self.host,
             self.disk,  # type: ignore[arg-type]
             clock=clock,
-            timers=LoopTimers(clock),
+            timers=timers or LoopTimers(clock),  # type: ignore[arg-type]
             telemetry=self.telemetry,
         )
 

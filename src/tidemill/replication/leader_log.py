@@ -180,10 +180,11 @@ class LeaderLog:
     def append_ours(self, batch: bytearray, *, now_ms: int) -> Appended:
         """Append a marked batch, of records that were taken in before; otherwise like `append`.
 
-        It fits whatever the limits of the topic are by now: a hold must not be stuck.
+        It fits whatever the limits of the topic are by now: a hold must not be stuck. It may use
+        the reserve: retention frees nothing behind a hold until that was carried or released.
         """
         self._partition.check_writable(ACKS_ALL)
-        self._partition.room.take_for_records(len(batch))
+        self._partition.room.take_for_own(len(batch))
         view = memoryview(batch)
         return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
 

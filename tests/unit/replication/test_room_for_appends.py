@@ -67,7 +67,7 @@ def is_refused(act: Callable[[Partition], object], part: Partition) -> bool:
     ("act", "refused_at"),
     [
         (append, [LOW, LOWER, LOWEST]),
-        (append_held, [LOW, LOWER, LOWEST]),
+        (append_held, [LOWEST]),
         (append_own, [LOWEST]),
         (end_transaction, [LOWEST]),
     ],

@@ -20,7 +20,7 @@ from itertools import islice, takewhile
 from typing import final
 
 from tidemill.core.clock import Clock
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
 from tidemill.core.logs import RateLimit, shown
 from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.core.loop.timers import LoopTimers, Timer
@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 ACKS_ALL = -1
 RETRY_S = 0.5
 """After a refusal: there is no lease, too few replicas are in sync, or the disk is busy."""
+FULL_DISK_REST_S = 5.0
+"""A release is read and compressed before the disk turns out to be full."""
 WAIT_S_MAX = 5.0
 """The wall clock may be set while a timer runs."""
 READS_PER_SLICE = 32
@@ -179,7 +181,8 @@ class Releaser:
             await self._release(holds, due)
         except (KafkaError, StorageFault) as error:
             self._note(holds, error)
-            self._arm(holds, int(RETRY_S * 1000))
+            rest_s = FULL_DISK_REST_S if isinstance(error, DiskFull) else RETRY_S
+            self._arm(holds, int(rest_s * 1000))
             return
         self._host.look_at(holds)
 

@@ -7,10 +7,12 @@ can no longer change in-sync sets, elect, or delete the topic that would make ro
 refused while a reserve is still free. What it is for decides how far an append may go into it:
 
     free                   who is refused
-    below the reserve      produced records, and copies of held ones: they are many, and new
+    below the reserve      produced records: they are many, and new
     below 3/4 of it        copies of a leader's records: it has accepted them, and waits
     below 1/2 of it        what this broker writes for itself: offsets, groups, transactions,
-                           markers, compaction. Consumers that commit are how a queue gets empty
+                           markers, compaction, releases and carried copies of held records.
+                           Consumers that commit are how a queue gets empty, and retention passes
+                           a hold only when that has moved
     never                  metadata, checkpoints, deletions, indexes, snapshots
 
 Brokers that share a disk see the same free bytes, so a leader stops before its followers do.
@@ -78,7 +80,7 @@ class DiskRoom:
         """Before this broker stores something for itself. Raises DiskReserved."""
         taken = self._taken_bytes + size_bytes
         if taken > self._own_end:
-            self._refuse("offsets, groups, transactions and compaction")
+            self._refuse("offsets, groups, transactions, held records and compaction")
         self._took(taken)
 
     def _took(self, taken: int) -> None:

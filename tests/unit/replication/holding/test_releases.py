@@ -10,7 +10,9 @@ import pytest
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
 from tests.support.partitions import OWN, SECOND, Lease
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
+from tidemill.core.limits import MIB
+from tidemill.core.loop.timers import Timer
 from tidemill.hot.record_encode import encode
 from tidemill.replication.holding import partition_holds, releaser
 from tidemill.storage.log.interface import LogSlice
@@ -357,6 +359,54 @@ def test_a_start_reads_what_is_held_from_the_log(leading, clock):
         assert again.values() == [b"plain", b"gone"]
         await again.pass_time(48)
         assert again.values() == [b"plain", b"gone", b"later"]
+
+    run(scenario())
+
+
+# --- full disks ----------------------------------------------------------------------------------
+
+
+def set_free(leading, free_bytes):
+    leading.partition.room.end_look(
+        leading.partition.room.begin_look(),
+        total_bytes=1 << 40,
+        free_bytes=free_bytes,
+        reserve_bytes=64 * MIB,
+    )
+
+
+class Rests:
+    """Timers that never fire, and how long they would have waited."""
+
+    def __init__(self):
+        self.asked_s = []
+
+    def add_exactly_after(self, delay_s, action):
+        self.asked_s.append(delay_s)
+        return Timer({}, action)
+
+
+def test_R12_a_release_is_made_while_records_are_refused(leading):
+    async def scenario():
+        leading.send((b"later", [delay(1_000)]))
+        set_free(leading, 40 * MIB)
+        with pytest.raises(DiskFull):
+            leading.send((b"now", []))
+        await leading.pass_time(1)
+        assert leading.values() == [b"later"]
+
+    run(scenario())
+
+
+def test_a_release_for_which_there_is_no_room_is_read_again_after_five_seconds(clock):
+    async def scenario():
+        rests = Rests()
+        leading = Replica(clock, timers=rests).lead()
+        leading.send((b"later", [delay(1_000)]))
+        set_free(leading, 0)
+        await leading.pass_time(1)
+        assert leading.values() == []
+        assert rests.asked_s == [5.0]
 
     run(scenario())
 
