@@ -28,6 +28,9 @@ every client of the partition, so three rules keep them rare:
 - After a failed append, all records are appended before they are replayed, until one append
   succeeds.
 
+Deadlines that passed are due again after a reload, and what they write may be refused again. So
+they wait a second then, and longer each time, unless an append succeeds before.
+
 Where the append comes first, its failure is reported to the caller alone. The exception is a result
 that also answers parked requests: the shard has already forgotten them, so it is reloaded.
 
@@ -82,6 +85,11 @@ log = logging.getLogger(__name__)
 
 NO_LEASE_PAUSE_MS: Final = 500
 """Until deadlines that passed while the partition could not act are looked at again."""
+
+APPEND_PAUSE_MS: Final = 1_000
+"""After a failed append, until deadlines of the shard that was loaded again are looked at."""
+APPEND_PAUSE_MS_MAX: Final = 10_000
+"""The same after several in a row: each is twice as long, and each costs a load."""
 
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
@@ -176,13 +184,13 @@ class CoordinatorRuntime(Generic[S]):
         index: int,
         partition: PartitionWriter,
         *,
-        appends_before_replay: bool = False,
+        append_failures: int = 0,
         failures: int = 0,
     ) -> None:
         """Replace what is hosted; `failures`: loads that failed, one after the other."""
         image = self._image()
         hosted = HostedShard(index, partition, self._make_shard(image))
-        hosted.appends_before_replay = appends_before_replay
+        hosted.append_failures = append_failures
         hosted.load_failures = failures
         self._hosted[index] = hosted
         if partition.log.log_start_offset == partition.log.log_end_offset:
@@ -198,7 +206,7 @@ class CoordinatorRuntime(Generic[S]):
         self._start_load(
             hosted.index,
             hosted.partition,
-            appends_before_replay=hosted.appends_before_replay,
+            append_failures=hosted.append_failures,
             failures=failures,
         )
 
@@ -209,6 +217,10 @@ class CoordinatorRuntime(Generic[S]):
         """The shard has replayed the whole log: serve requests, from the newest image on."""
         hosted.appended_offset = hosted.partition.log.log_end_offset
         hosted.is_loaded = True
+        if hosted.append_failures:
+            hosted.expires_from_ms = self._fresh_now().monotonic_ms + _pause_ms_after(
+                hosted.append_failures
+            )
         hosted.shard.loaded(self._now())
         if self._image() is not image:
             self._change_metadata(hosted, difference(image, self._image()))
@@ -218,7 +230,8 @@ class CoordinatorRuntime(Generic[S]):
         """The shard holds state that could not be appended: load it again from the log."""
         if self._is_hosted(hosted):
             self.resign(hosted.index)
-            self._start_load(hosted.index, hosted.partition, appends_before_replay=True)
+            failures = hosted.append_failures + 1
+            self._start_load(hosted.index, hosted.partition, append_failures=failures)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -307,8 +320,7 @@ class CoordinatorRuntime(Generic[S]):
             if batch is None:
                 alone = build_own_batch(records, producer, now.wall_ms)
                 appended = hosted.partition.as_leader.append_own(alone, now_ms=now.wall_ms)
-                hosted.appended_offset = appended.next_offset
-                hosted.appends_before_replay = False
+                hosted.appended_alone(appended.next_offset)
         except (KafkaError, StorageFault) as error:
             self._refuse_result(hosted, result, error)
         try:
@@ -336,7 +348,7 @@ class CoordinatorRuntime(Generic[S]):
         hosted.partition.check_writable(ACKS_ALL)
         message_bytes_max = hosted.partition.settings.policy.max_message_bytes
         batch = OpenBatch(message_bytes_max, now.wall_ms)
-        if hosted.appends_before_replay or not batch.has_room(size_bytes):
+        if hosted.append_failures or not batch.has_room(size_bytes):
             return None
         hosted.open_batch = batch
         if not self._opened:
@@ -426,7 +438,10 @@ class CoordinatorRuntime(Generic[S]):
     def _schedule_expiry(self, hosted: HostedShard[S]) -> None:
         """Set the timer for the shard's next deadline."""
         next_ms = hosted.shard.next_deadline_ms()
-        if next_ms is None or (hosted.timer is not None and hosted.timer[0] <= next_ms):
+        if next_ms is None:
+            return
+        next_ms = max(next_ms, hosted.expires_from_ms)
+        if hosted.timer is not None and hosted.timer[0] <= next_ms:
             return
         if hosted.timer is not None:
             hosted.timer[1].cancel()
@@ -470,3 +485,7 @@ class CoordinatorRuntime(Generic[S]):
         name = f"{self._name}-{hosted.index}"
         if self._log.allows(name, self._clock.monotonic()):
             log.warning("%s: %s", name, error)
+
+
+def _pause_ms_after(failures: int) -> int:
+    return min(APPEND_PAUSE_MS << min(failures - 1, 10), APPEND_PAUSE_MS_MAX)

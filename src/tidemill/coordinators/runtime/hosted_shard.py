@@ -20,9 +20,10 @@ class HostedShard(Generic[S]):
 
     __slots__ = (
         "acknowledged_offset",
+        "append_failures",
         "appended_offset",
-        "appends_before_replay",
         "epoch",
+        "expires_from_ms",
         "index",
         "is_loaded",
         "load_failures",
@@ -40,8 +41,11 @@ class HostedShard(Generic[S]):
         self.is_loaded = False
         self.load_failures = 0
         """Loads of the partition that failed before this one."""
-        self.appends_before_replay = False
-        """The last append failed: until one succeeds, records are appended before their replay."""
+        self.append_failures = 0
+        """Appends after which it was loaded again, in a row. Until one succeeds, records are
+        appended before their replay."""
+        self.expires_from_ms = 0
+        """No deadline is looked at before (monotonic): what it writes would be refused again."""
         self.open_batch: OpenBatch | None = None
         """Records that the shard has replayed and the log does not hold yet."""
         self.appended_offset = 0
@@ -50,3 +54,8 @@ class HostedShard(Generic[S]):
         """Everything below it is committed; updated only when a reply has waited for it."""
         self.timer: tuple[int, Timer] | None = None
         """When the runtime next looks at the deadlines, or loads again (monotonic, ms)."""
+
+    def appended_alone(self, next_offset: int) -> None:
+        """Records were appended before their replay."""
+        self.appended_offset = next_offset
+        self.append_failures = self.expires_from_ms = 0

@@ -9,8 +9,10 @@ from tests.unit.coordinators.runtime.runtime_host import INDEX
 from tests.unit.coordinators.runtime.toy_shard import ToyShard
 from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from tidemill.coordinators.runtime.shard import Result
+from tidemill.core.limits import MIB
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.image.metadata_image import MetadataImage
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.testing.manual_clock import SimClock
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.testing.sim.loop import SimLoop
@@ -105,3 +107,60 @@ def test_deadlines_that_pass_while_a_batch_is_open_are_seen_at_their_own_time(ho
         assert host.runtime._now().wall_ms == host.clock.wall_ms()  # it never goes back
 
     host(body)
+
+
+class LateShard(ToyShard):
+    """Something is due whenever it has been loaded, as after a transaction's timeout."""
+
+    def loaded(self, now):
+        self.deadline_ms = now.monotonic_ms
+
+
+def set_free(part, free_bytes):
+    room = part.room
+    room.end_look(
+        room.begin_look(), total_bytes=1 << 40, free_bytes=free_bytes, reserve_bytes=64 * MIB
+    )
+
+
+async def load_times_s(host, *, seconds, meanwhile):
+    """When the shard was loaded again, in seconds from now on."""
+    times_s = []
+    for step in range(seconds * 10):
+        before = len(host.shards)
+        meanwhile()
+        host.pass_time(0.1)
+        await host.end_turn()
+        times_s += [step // 10] * (len(host.shards) - before)
+    return times_s
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_I36_a_deadline_that_cannot_be_written_waits_longer_each_time(host, is_used):
+    async def body(host):
+        part = leader(room=DiskRoom())
+        set_free(part, 0)
+        host.runtime.lead(INDEX, part)
+
+        def use():
+            if is_used:
+                assert host.ask(lambda shard, now: shard.wake("")) == ["woke"]
+
+        times_s = await load_times_s(host, seconds=30, meanwhile=use)
+        assert times_s == [0, 1, 3, 7, 15, 25]
+
+    host(body, make_shard=LateShard)
+
+
+def test_a_deadline_that_could_not_be_written_is_handled_once_an_append_succeeds(host):
+    async def body(host):
+        part = leader(room=DiskRoom())
+        set_free(part, 0)
+        host.runtime.lead(INDEX, part)
+        await load_times_s(host, seconds=10, meanwhile=lambda: None)
+        set_free(part, 1 << 40)
+        assert host.put("a", "1") == ["put a"]
+        host.pass_time(0.01)
+        assert "expired" in host.shard.values
+
+    host(body, make_shard=LateShard)
