@@ -6,7 +6,8 @@ thread. After each step the loop waits as long as the step took, so that compact
 half a core, and longer where the byte rate demands it.
 
 Leaders and followers clean their own logs: compaction is not replicated. A log with damage is not
-cleaned until the mender has replaced it, or no replica has it.
+cleaned until the mender has replaced it, or no replica has it. A log for which the disk had no room
+rests for a while: others, even if they are less dirty, may fit.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import final
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import DiskFull, KafkaError, StorageFault
+from tidemill.core.logs import RateLimit
 from tidemill.core.loop.live_pause import LivePause
 from tidemill.core.rng import Rng
 from tidemill.core.telemetry import Telemetry
@@ -39,6 +41,7 @@ log = logging.getLogger(__name__)
 
 LOGS_PER_SCAN = 50
 DAMAGED_REST_S = 60.0
+NO_ROOM_REST_S = 300.0
 
 _Candidate = tuple[FilePartitionLog, int]
 """A log, and the offset below which its records cannot be lost."""
@@ -73,6 +76,10 @@ class Cleaner:
         self._room = room or DiskRoom()
         self._damaged: dict[FilePartitionLog, float] = {}
         """Until when a log is left alone, so that the mender can look at it; monotonic time."""
+        self._without_room: dict[FilePartitionLog, float] = {}
+        """Until when a log rests that found the disk too full; monotonic time."""
+        self._full_log = RateLimit()
+        """A disk that is full for one log is full for many: at most one line a minute."""
         self._holds_logs = False
         """Whether a cleaning has `log_changes`."""
 
@@ -89,7 +96,7 @@ class Cleaner:
         found = await self._find_dirty()
         ratio = max((one.dirty_ratio for one in found), default=0.0)
         self._telemetry.dirtiest_log_percent = round(100 * ratio)
-        due = [one for one in found if one.is_due]
+        due = [one for one in found if one.is_due and one.log not in self._without_room]
         if not due:
             return False
         return await self._clean(max(due, key=lambda one: one.dirty_ratio))
@@ -98,7 +105,8 @@ class Cleaner:
         """Every log with something to clean, due or not."""
         logs = self._directory.logs()
         now = self._clock.monotonic()
-        self._damaged = {log_: until for log_, until in self._damaged.items() if now < until}
+        self._damaged = _still_resting(self._damaged, now)
+        self._without_room = _still_resting(self._without_room, now)
         found: list[Cleanable] = []
         candidates: list[_Candidate] = []
         for name, log_ in logs.items():
@@ -195,11 +203,23 @@ class Cleaner:
     ) -> bool:
         """Report the failure; returns whether another log may be tried at once."""
         self._telemetry.cleaning_failures += 1
-        log.error("compaction of %s failed: %s", found.log.directory, fault)
+        now = self._clock.monotonic()
+        is_full = isinstance(fault, DiskFull)
+        if not is_full or self._full_log.allows("full", now):
+            log.error("compaction of %s failed: %s", found.log.directory, fault)
+        if is_full:
+            self._without_room[found.log] = now + NO_ROOM_REST_S
+            return True
         if isinstance(fault, KafkaError):
             self._directory.doubt(segment.path for segment in found.segments)
-            self._damaged[found.log] = self._clock.monotonic() + DAMAGED_REST_S
+            self._damaged[found.log] = now + DAMAGED_REST_S
             return True
-        if job.is_committing and not isinstance(fault, DiskFull):
+        if job.is_committing:
             self._directory.fail(fault)
         return False
+
+
+def _still_resting(
+    until: dict[FilePartitionLog, float], now: float
+) -> dict[FilePartitionLog, float]:
+    return {log_: end for log_, end in until.items() if now < end}

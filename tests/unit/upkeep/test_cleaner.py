@@ -27,7 +27,7 @@ from tidemill.storage.state.log_damage import DamagedRange
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.upkeep import cleaner as cleaner_module
-from tidemill.upkeep.cleaner import Cleaner
+from tidemill.upkeep.cleaner import NO_ROOM_REST_S, Cleaner
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
@@ -42,11 +42,12 @@ class Place:
         self.telemetry = Telemetry()
         self.log_changes = asyncio.Lock()
         self.room = DiskRoom()
+        self.clock = ManualClock(wall_ms=NOW_MS)
         self.cleaner = Cleaner(
             self.disk,
             self.directory,
             self,  # type: ignore[arg-type] # it only calls `find`
-            clock=ManualClock(wall_ms=NOW_MS),
+            clock=self.clock,
             rng=SeededRng(1),
             telemetry=self.telemetry,
             config=LiveConfig(broker_config(flags=settings)),
@@ -69,6 +70,12 @@ class Place:
             put(log, (b"k%d" % number, b"v"))
         seal(log)
         return log
+
+    def set_free(self, free_bytes: int) -> None:
+        """What is free on the disk, where a reserve of 100 bytes is kept."""
+        self.room.end_look(
+            self.room.begin_look(), total_bytes=1 << 30, free_bytes=free_bytes, reserve_bytes=100
+        )
 
     def clean(self) -> bool:
         return run(self.cleaner.clean_dirtiest())
@@ -166,10 +173,11 @@ def test_a_full_disk_stops_a_cleaning_and_nothing_else():
     place = Place()
     log = place.log()
     place.disk.set_capacity(0)
-    assert not place.clean()
+    assert place.clean()
     assert place.telemetry.cleaning_failures == 1
     assert place.directory.failure is None
     place.disk.set_capacity(None)
+    place.clock.advance(NO_ROOM_REST_S)
     assert place.clean()
     assert values(log) == [b"9"]
 
@@ -178,14 +186,44 @@ def test_R12_compaction_leaves_half_of_the_reserve():
     place = Place()
     log = place.log()
     names = place.disk.list_names(log.directory)
-    for free_bytes, cleans in ((50, False), (51 + 4096, True)):
-        place.room.end_look(
-            place.room.begin_look(), total_bytes=1 << 30, free_bytes=free_bytes, reserve_bytes=100
-        )
-        assert place.clean() is cleans
-        if not cleans:
-            assert place.disk.list_names(log.directory) == names
+    place.set_free(50)
+    place.clean()
+    assert place.disk.list_names(log.directory) == names
+    assert len(values(log)) == 10
+    place.set_free(51 + 4096)
+    place.clock.advance(NO_ROOM_REST_S)
+    place.clean()
     assert values(log) == [b"9"]
+
+
+def test_a_dirty_log_for_which_there_is_no_room_does_not_stop_the_others():
+    place = Place()
+    small = place.log(A, keys=1)
+    place.clean()
+    for number in range(10):
+        put(small, (b"k", b"again %d" % number))
+    seal(small)
+    place.log(B, keys=400)  # large, and dirtier: it was never cleaned
+    place.set_free(50 + 3_000)
+    assert place.clean()
+    assert place.telemetry.cleaning_failures == 1
+    assert len(values(small)) == 11
+    place.set_free(50 + 3_000)  # the files of the attempt are gone
+    assert place.clean()
+    assert values(small) == [b"again 9"]
+    assert not place.clean()
+    assert place.telemetry.dirtiest_log_percent == 100
+
+
+def test_many_logs_without_room_write_one_line_a_minute(caplog):
+    place = Place()
+    for index in range(5):
+        place.log(TopicPartition("a", index))
+    place.set_free(0)
+    while place.clean():
+        pass
+    assert place.telemetry.cleaning_failures == 5
+    assert sum("failed" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_a_failed_sync_takes_the_directory_offline():
