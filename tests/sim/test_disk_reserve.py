@@ -119,11 +119,6 @@ def test_R12_a_follower_without_room_hears_what_was_deleted_and_comes_back():
     async def main(world: SimWorld) -> None:
         for broker_id in IDS:
             await world.start_broker(broker_id)
-
-
-def test_R12_a_delayed_record_does_not_keep_a_full_disk_full():
-    async def main(world: SimWorld) -> None:
-        await world.start_broker(0)
         async with (
             ClusterClient(world.client_net(), world.bootstrap) as cluster,
             Producer(cluster, world.clock) as producer,
@@ -155,6 +150,13 @@ def test_R12_a_delayed_record_does_not_keep_a_full_disk_full():
     SimWorld(1).run(main)
 
 
+def test_R12_a_delayed_record_does_not_keep_a_full_disk_full():
+    async def main(world: SimWorld) -> None:
+        await world.start_broker(0)
+        async with (
+            ClusterClient(world.client_net(), world.bootstrap) as cluster,
+            Producer(cluster, world.clock) as producer,
+        ):
             configs = {"retention.ms": "300000", "segment.bytes": "262144"}
             await Admin(cluster).create_topic(
                 SMALL.topic, partitions=1, replication=1, configs=configs

@@ -53,3 +53,26 @@ def test_timed_out_waiters_do_not_pile_up_behind_a_stuck_mark():
         waiters.add(waiter)
         waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
     assert len(waiters) <= 1
+
+
+def test_I36_timed_out_waiters_do_not_pile_up_behind_one_that_still_waits():
+    heard: list[tuple[int, ErrorCode]] = []
+    waiters = OffsetWaiters()
+    waiters.add(_waiter(1, heard))
+    for _ in range(10_000):
+        waiter = AckWaiter(2, lambda _code: None)
+        waiters.add(waiter)
+        waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
+        assert len(waiters) <= 103
+    waiters.release(1)
+    assert heard == [(1, ErrorCode.NONE)]
+
+
+def test_waiters_that_all_still_wait_stay_in_order_however_many_they_are():
+    heard: list[tuple[int, ErrorCode]] = []
+    waiters = OffsetWaiters()
+    for offset in range(2_000):
+        waiters.add(_waiter(offset, heard))
+    assert len(waiters) == 2_000
+    waiters.release(2_000)
+    assert [offset for offset, _ in heard] == list(range(2_000))

@@ -9,11 +9,14 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from tidemill.core.error_codes import ErrorCode
 
 __all__ = ["AckWaiter", "OffsetWaiters", "Watcher"]
+
+_UNSWEPT: Final = 100
+"""Settled waiters that do not justify a sweep."""
 
 
 class Watcher(Protocol):
@@ -47,12 +50,18 @@ class AckWaiter:
 
 @final
 class OffsetWaiters:
-    """Waiters in order of offset. Appends arrive in order; only a retry waits for an older one."""
+    """Waiters in order of offset. Appends arrive in order; only a retry waits for an older one.
 
-    __slots__ = ("_waiting",)
+    Those that timed out are dropped when they are the first, and behind one that still waits when
+    most are such: no more than twice as many are kept as waited at the last sweep, and a few.
+    """
+
+    __slots__ = ("_sweep_at", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: deque[AckWaiter] = deque()
+        self._sweep_at = _UNSWEPT
+        """So many are looked through for settled ones: each is looked at once per waiter added."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -61,10 +70,19 @@ class OffsetWaiters:
         waiting = self._waiting
         while waiting and waiting[0].settled:  # timed out: they must not pile up at a stuck mark
             waiting.popleft()
+        if len(waiting) >= self._sweep_at:
+            self._sweep()
         if not waiting or waiting[-1].offset <= waiter.offset:
             waiting.append(waiter)
         else:
             insort(waiting, waiter, key=lambda w: w.offset)
+
+    def _sweep(self) -> None:
+        """In place: whoever releases them may be the one who adds."""
+        left = [waiter for waiter in self._waiting if not waiter.settled]
+        self._waiting.clear()
+        self._waiting.extend(left)
+        self._sweep_at = 2 * len(left) + _UNSWEPT
 
     def release(self, mark: int) -> None:
         """The mark has reached `mark`: settle every waiter at or below it, in order."""

@@ -12,6 +12,9 @@ whoever of them leads next, the records do not come back (I9). After the request
 REQUEST_TIMED_OUT, as Kafka's does; the followers still delete when they can. Nobody waits for a
 replica that is away. One that may be elected all the same is named in the log: it would bring the
 records back.
+
+A partition that a request names twice gets its first offset; the others are refused with
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -67,20 +70,14 @@ async def _delete(context: DataContext, request: DeleteRecordsRequest) -> Delete
         for wanted in wanted_topic.partitions:
             await pacer.step()
             answered.partitions.append(deletion.begin(wanted_topic.name, wanted))
-    await _make_durable(context, response)
-    await deletion.wait(request.timeout_ms / 1000)
-    return response
-
-
-async def _make_durable(context: DataContext, response: DeleteRecordsResponse) -> None:
-    """Records that were answered as deleted must not come back after a crash (I9)."""
     try:
+        # Records that were answered as deleted must not come back after a crash (I9).
         await context.services.checkpoint()
     except (KafkaError, StorageFault) as error:
-        code = count_refusal(context, error)
-        for answered in response.topics:
-            for entry in answered.partitions:
-                entry.error_code = entry.error_code or code
+        deletion.refuse(count_refusal(context, error))
+    else:
+        await deletion.wait(request.timeout_ms / 1000)
+    return response
 
 
 @final
@@ -89,7 +86,7 @@ class _Deletion:
 
     def __init__(self, context: DataContext) -> None:
         self._context = context
-        self._waiters: list[AckWaiter] = []
+        self._begun: dict[Partition, tuple[DeleteRecordsPartitionResult, AckWaiter]] = {}
         self._pending = 0
         """Counted while the request waits."""
         self._settled = asyncio.Event()
@@ -102,8 +99,11 @@ class _Deletion:
         )
         try:
             partition, offset = _find_start(context, name, wanted)
+            if partition in self._begun:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "names a partition twice")
             settle = partial(self._settle, entry)
-            self._waiters.append(partition.as_leader.delete_before(offset, settle))
+            waiter = partition.as_leader.delete_before(offset, settle)
+            self._begun[partition] = entry, waiter
             entry.low_watermark = partition.log.log_start_offset
             self._name_absent(partition)
         except (KafkaError, StorageFault) as error:
@@ -123,23 +123,29 @@ class _Deletion:
 
     async def wait(self, timeout_s: float) -> None:
         """Until all in-sync replicas have deleted the same, or the time is up."""
-        self._pending = sum(not one.settled for one in self._waiters)
+        self._pending = sum(not waiter.settled for _, waiter in self._begun.values())
         if self._pending:
             wait_s = min(max(0.0, timeout_s), WAIT_S_MAX)
             timer = self._context.services.timers.add_after(wait_s, self._time_out)
             await self._settled.wait()
             timer.cancel()
 
+    def refuse(self, code: int) -> None:
+        """What was deleted here may come back: nothing is worth waiting for."""
+        for entry, waiter in self._begun.values():
+            entry.error_code = entry.error_code or code
+            waiter.settle(ErrorCode(code))
+
     def _settle(self, entry: DeleteRecordsPartitionResult, code: ErrorCode) -> None:
-        if code is not ErrorCode.NONE:
+        if code is not ErrorCode.NONE and not entry.error_code:
             self._context.services.telemetry.count_error(code)
-            entry.error_code = entry.error_code or int(code)
+            entry.error_code = int(code)
         self._pending -= 1
         if not self._pending:
             self._settled.set()
 
     def _time_out(self) -> None:
-        for waiter in self._waiters:
+        for _, waiter in self._begun.values():
             waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
 
 

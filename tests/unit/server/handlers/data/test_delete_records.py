@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from tidemill.core.errors import ErrorCode
+from tidemill.core.errors import ErrorCode, StorageFault
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.delete_records import (
     DeleteRecordsPartition,
@@ -80,3 +82,41 @@ def test_deleting_needs_permission(three_records):
 def test_I9_deleted_records_are_durable_before_the_answer(three_records):
     delete(three_records, 2)
     assert three_records.checkpoints == 1
+
+
+def test_S45_a_partition_that_is_named_twice_gets_its_first_offset(three_records):
+    wanted = [DeleteRecordsPartition(partition_index=0, offset=offset) for offset in (1, 2)]
+    topics = [DeleteRecordsTopic(name="t", partitions=wanted)]
+    answered = three_records.call(DeleteRecordsRequest(topics=topics), 2).topics[0].partitions
+    assert [one.error_code for one in answered] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert three_records.partition("t").log.log_start_offset == 1
+
+
+def test_S45_a_name_that_was_refused_does_not_count_as_the_first(three_records):
+    wanted = [DeleteRecordsPartition(partition_index=0, offset=offset) for offset in (9, 2)]
+    topics = [DeleteRecordsTopic(name="t", partitions=wanted)]
+    answered = three_records.call(DeleteRecordsRequest(topics=topics), 2).topics[0].partitions
+    assert [one.error_code for one in answered] == [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NONE]
+
+
+def test_I9_a_checkpoint_that_fails_is_answered_without_waiting_for_followers(broker):
+    broker.join_broker(2)
+    broker.make_topic("t", -1, assignments={0: [1, 2]})
+    wanted = DeleteRecordsPartition(partition_index=0, offset=0)
+    topics = [DeleteRecordsTopic(name="t", partitions=[wanted])]
+
+    async def fail():
+        raise StorageFault("checkpoint: input/output error")
+
+    broker.services.checkpoint = fail
+    answer, _ = broker.start(DeleteRecordsRequest(topics=topics, timeout_ms=60_000), 2)
+
+    async def some_turns():
+        task = asyncio.ensure_future(answer)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert task.done()
+        return task.result()
+
+    entry = broker.run(some_turns()).topics[0].partitions[0]
+    assert entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR
