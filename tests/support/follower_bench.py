@@ -9,7 +9,7 @@ from uuid import UUID
 from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
 from tidemill.client.network.errors import WouldBlock
 from tidemill.core.byte_rate import NO_BOUND
-from tidemill.core.errors import DiskFull
+from tidemill.core.errors import DiskFull, StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.replication.follower_log import FollowerLog
@@ -121,6 +121,7 @@ class Bench:
         self.saved = 0
         self.may_save = asyncio.Event()
         self.may_save.set()
+        self.save_fault: StorageFault | None = None
         self.cutter = Cutter()
         self.followers = Followers(
             OWN,
@@ -147,6 +148,8 @@ class Bench:
     async def _checkpoint(self) -> None:
         self.saved += 1
         await self.may_save.wait()
+        if self.save_fault is not None:
+            raise self.save_fault
 
     def _follow(self, index: int, log: MemoryPartitionLog) -> Partition:
         made = Partition(

@@ -26,7 +26,7 @@ from tests.support.follower_bench import (
 from tests.support.memory_peer import simulated
 from tests.support.partitions import SECOND, batch, image
 from tidemill.client.network.errors import ConnectionLost
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import MIB
 from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.replication.pulling import fetch_lane
@@ -140,6 +140,24 @@ def test_fetches_go_on_while_a_slow_disk_takes_the_log_starts(run):
 
     run(main())
     assert bench.saved == 2
+
+
+def test_log_starts_that_cannot_be_saved_are_tried_each_second_with_one_line_a_minute(run, caplog):
+    bench = Bench(log())
+    bench.save_fault = StorageFault("input/output error")
+
+    async def main() -> None:
+        await bench.fetch(data(0, batch(4, epoch=EPOCH), high_watermark=4))
+        for _ in range(61):
+            bench.clock.advance(1.0)
+            await bench.fetch(data(0, high_watermark=4, log_start_offset=3))
+            await turns()
+
+    run(main())
+    assert bench.saved == 61
+    assert [one.getMessage() for one in caplog.records] == [
+        "checkpoint failed: input/output error"
+    ] * 2
 
 
 @simulated

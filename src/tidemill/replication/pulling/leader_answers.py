@@ -24,6 +24,7 @@ from typing import Any, final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import DiskFull, DiskReserved, ErrorCode, KafkaError, StorageFault
+from tidemill.core.logs import RateLimit
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.replication.following import CutVerdict, RefusedCut, judge_cut, rest_s_after
 from tidemill.replication.partition import Partition
@@ -82,6 +83,8 @@ class LeaderAnswers:
         """Partitions whose log starts are not in a checkpoint yet."""
         self._is_saving = False
         self._saved_at = clock.monotonic()
+        self._save_log = RateLimit()
+        """A checkpoint that fails is tried again each second: at most one log line a minute."""
 
     def role_changed(self, partition: Partition) -> None:
         """What was wrong under another leader or in another epoch does not count any more."""
@@ -178,7 +181,8 @@ class LeaderAnswers:
         try:
             await checkpoint()
         except StorageFault as fault:
-            log.error("checkpoint failed: %s", fault)
+            if self._save_log.allows("checkpoint", self._clock.monotonic()):
+                log.error("checkpoint failed: %s", fault)
         else:
             for partition, start in starts.items():
                 if partition.log.log_start_offset == start:
