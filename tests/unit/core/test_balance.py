@@ -182,6 +182,15 @@ def test_sizes_that_are_not_known_count_as_middle_ones():
     assert evened(before, {0: "", 1: ""}, sizes=known) == {}
 
 
+def test_a_partition_whose_size_nobody_has_told_is_not_swapped():
+    before = partitions(*[(0,)] * 4, *[(1,)] * 4)
+    known = {name: size for name, size in sized(99, 9, 9, 9, 1, 1, 1, 1).items() if size != 99}
+    plan = evened(before, {0: "", 1: ""}, sizes=known)
+    assert plan
+    assert not plan.keys() - known.keys()
+    assert evened(before, {0: "", 1: ""}, sizes=sized(9, 9, 9, 9)) == {}
+
+
 def test_a_swap_can_make_room_for_another_move():
     replicas = [(0,), (0,), (0, 1, 2), (0,), (0,), (0,), (0, 1), (0, 1, 2), *[(0, 1, 3)] * 4]
     before = partitions(*replicas, (0, 4, 1))

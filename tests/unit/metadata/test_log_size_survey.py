@@ -22,12 +22,12 @@ class Logs:
 
     def __init__(self, sizes: Mapping[int, int], silent: Collection[int] = ()) -> None:
         self._sizes = sizes
-        self._silent = silent
+        self.silent = silent
         self.asked: list[tuple[int, list[int]]] = []
 
     async def ask(self, broker_id: int, names: list[TopicPartition]) -> dict[TopicPartition, int]:
         self.asked.append((broker_id, [name.partition for name in names]))
-        if broker_id in self._silent:
+        if broker_id in self.silent:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
         return {name: self._sizes[name.partition] for name in names}
 
@@ -36,9 +36,9 @@ def coming(small: SmallCluster) -> list[int]:
     return [index for index, one in enumerate(partitions(small)) if one.adding]
 
 
-async def joined(logs: Logs, *replicas: list[int]) -> tuple[SmallCluster, Cluster]:
+async def joined(logs: Logs, *assigned: list[int]) -> tuple[SmallCluster, Cluster]:
     """A third broker has joined; the controller may ask, but has not been answered."""
-    small = await founded(*replicas)
+    small = await founded(*assigned)
     controller = controller_of(small)
     controller.log_sizes.ask = logs.ask
     await small.start(2)
@@ -89,6 +89,44 @@ def test_a_leader_that_hangs_is_left_out(run, monkeypatch):
         controller.log_sizes.ask = never
         await controller.log_sizes.look()
         assert controller.log_sizes.try_sizes() == {}
+
+    run(scenario())
+
+
+def test_a_size_that_is_not_told_any_more_counts_as_it_was_told_last(run):
+    async def scenario() -> None:
+        logs = Logs({0: 7, 1: 8})
+        _small, controller = await joined(logs, [0], [1])
+        await controller.log_sizes.look()
+        logs.silent = [0]
+        await controller.log_sizes.look()
+        known = {TopicPartition("t", 0): 7, TopicPartition("t", 1): 8}
+        assert controller.log_sizes.try_sizes() == known
+
+    run(scenario())
+
+
+def test_sizes_of_partitions_that_are_gone_are_forgotten(run):
+    async def scenario() -> None:
+        small, controller = await joined(Logs({0: 7}), [0])
+        await controller.log_sizes.look()
+        await controller.delete_topics(["t"])
+        await small.catch_up()
+        await controller.log_sizes.look()
+        assert controller.log_sizes.try_sizes() == {}
+
+    run(scenario())
+
+
+def test_an_answer_counts_only_for_what_was_asked_and_no_log_is_smaller_than_nothing(run):
+    async def tell(_broker_id: int, names: Collection[TopicPartition]) -> dict:
+        return {**dict.fromkeys(names, -5), TopicPartition("other", 0): 1}
+
+    async def scenario() -> None:
+        _small, controller = await joined(Logs({}), [0])
+        controller.log_sizes.ask = tell
+        await controller.log_sizes.look()
+        assert controller.log_sizes.try_sizes() == {TopicPartition("t", 0): 0}
 
     run(scenario())
 

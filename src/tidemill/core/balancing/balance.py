@@ -16,7 +16,8 @@ broker copies few partitions at once, so that clients hardly notice. Who needs o
 a plan says how many moves it should have at most. Partitions that are `fixed` count, but stay.
 
 `sizes` has the bytes of one replica of each partition, as far as they are known. A partition whose
-size is not known counts as one of middle size; without any sizes only numbers of replicas count.
+size is not known counts as one of middle size, and is not swapped; without any sizes only numbers
+of replicas count.
 """
 
 from __future__ import annotations

@@ -55,6 +55,8 @@ class ReplicaPlaces:
         self._racks = racks
         self._fixed = frozenset(fixed)
         self._sizes = _all_sizes(assignment, sizes or {})
+        self._unsized = assignment.keys() - (sizes or {}).keys()
+        """They count as ones of middle size, which is no reason to swap one of them."""
         self._mean_bytes = sum(self._sizes.values()) // max(1, len(self._sizes))
         self._bytes: dict[int, int] = dict.fromkeys(sorted(racks), 0)
         self._now: Plan = {name: tuple(replicas) for name, replicas in assignment.items()}
@@ -205,7 +207,7 @@ class ReplicaPlaces:
 
     def _try_find_swap(self, full: int, empty: int) -> _Swap | None:
         """The swap after which the two differ least."""
-        names = sorted(self._movable(empty, full), key=self._sizes.__getitem__)
+        names = sorted(self._swappable(empty, full), key=self._sizes.__getitem__)
         sizes = [self._sizes[name] for name in names]
         back: list[TopicPartition | None] = [*names]
         if self._may_differ_more(full, empty):
@@ -213,7 +215,7 @@ class ReplicaPlaces:
             sizes.insert(0, 0)
         best: _Swap | None = None
         gap = self._bytes[full] - self._bytes[empty]
-        for given in self._movable(full, empty):
+        for given in self._swappable(full, empty):
             size = self._sizes[given]
             highest = size * (WORTH - 1) // (WORTH + 1)
             after = bisect_right(sizes, min(size - gap // 2, highest))
@@ -223,6 +225,9 @@ class ReplicaPlaces:
                 if gain > (0 if best is None else best.gain) and sizes[at] <= highest:
                     best = _Swap(gain, given, back[at])
         return best
+
+    def _swappable(self, full: int, empty: int) -> Iterator[TopicPartition]:
+        return (one for one in self._movable(full, empty) if one not in self._unsized)
 
     def _may_differ_more(self, full: int, empty: int) -> bool:
         """Whether a replica less here and one more there keeps the numbers of replicas even."""
