@@ -6,7 +6,8 @@ on with by running it again. `/migration` holds the cluster's id in whichever st
     step                                                    source     target
     1  mark the target                                      /cluster   /migration
     2  copy all values, pages included                      /cluster   /migration
-    3  replace /cluster in the source by the mark           /migration /migration
+    3  replace /cluster in the source by the mark, if       /migration /migration
+       nothing was written there since step 2 began
     4  replace the mark in the target by /cluster           /migration /cluster
 
 Until step 3 the source counts, and is copied again; after it nothing in it can change any more. A
@@ -15,7 +16,9 @@ epochs and counters are values.
 
 The caller sees to it that no broker of this host runs; one of another host is found by its
 registration. `/controller` is held meanwhile, so that a broker that starts is not let in. One that
-registers before step 3 makes it fail; none registers after it: a registration checks `/cluster`.
+registers, or reserves producer ids, between the beginning of step 2 and step 3 makes step 3 fail,
+also if it has ended by then: its epoch and its ids would be missing in the target. None registers
+after step 3: a registration checks `/cluster`.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import final
 from tidemill.core.config.keys import INT32_MAX
 from tidemill.core.errors import UserError
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.head import PAGES
+from tidemill.metadata.image.head import HEAD, PAGES
 from tidemill.metadata.store.coord import (
     Check,
     Coord,
@@ -42,6 +45,9 @@ from tidemill.metadata.store.coord import (
 __all__ = ["Migration"]
 
 _NOT_COPIED = frozenset({nodes.CLUSTER, nodes.CONTROLLER, nodes.MIGRATION})
+_WRITTEN = (nodes.BROKER_EPOCH, nodes.PRODUCER_IDS, HEAD)
+"""What brokers write: one of these changes with each registration, reservation of producer ids, and
+change of the metadata."""
 _OPS_MAX = 32
 _BYTES_MAX = 256 * 1024
 
@@ -61,8 +67,9 @@ class Migration:
             await self._hold_controller()
             await self._check_no_broker()
             await self._mark_target(cluster_id)
+            unchanged = await self._checks()
             await self._copy()
-            await self._mark_source(cluster_id)
+            await self._mark_source(cluster_id, unchanged)
             await self._open_target(cluster_id)
         return cluster_id
 
@@ -132,6 +139,11 @@ class Migration:
                 ],
             )
 
+    async def _checks(self) -> list[Check]:
+        """They fail once a broker has written to the source."""
+        found = [(path, await self._source.get(path, newest=True)) for path in _WRITTEN]
+        return [Check(path, node.version) for path, node in found if node is not None]
+
     async def _copy(self) -> None:
         wanted, found = await _values(self._source), await _values(self._target)
         ops: list[Op] = []
@@ -146,16 +158,13 @@ class Migration:
         for part in _parts(ops):
             await self._changed(self._target, part)
 
-    async def _mark_source(self, cluster_id: str) -> None:
+    async def _mark_source(self, cluster_id: str, unchanged: Sequence[Check]) -> None:
         node = await self._source.get(nodes.CLUSTER, newest=True)
-        last = await self._source.get(nodes.BROKER_EPOCH, newest=True)
         await self._check_no_broker()
         if node is not None:
             mark = nodes.encode_cluster_id(cluster_id)
             old = await self._source.get(nodes.MIGRATION, newest=True)
-            ops: list[Op] = [Delete(nodes.CLUSTER, node.version)]
-            if last is not None:  # it changes with every registration
-                ops.append(Check(nodes.BROKER_EPOCH, last.version))
+            ops: list[Op] = [Delete(nodes.CLUSTER, node.version), *unchanged]
             if old is None:
                 ops.append(Create(nodes.MIGRATION, mark))
             await self._changed(self._source, ops)

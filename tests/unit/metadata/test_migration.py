@@ -54,6 +54,25 @@ class Racing:
 
 
 @final
+class DuringCopy:
+    """A session with the target that lets something else happen when the copy begins."""
+
+    def __init__(self, coord: MemoryCoord, happen: Callable[[], Awaitable[None]]) -> None:
+        self._coord = coord
+        self._happen = happen
+        self._changes = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._coord, name)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        self._changes += 1
+        if self._changes == 2:  # after the mark
+            await self._happen()
+        await self._coord.multi(ops)
+
+
+@final
 class Interrupted:
     """A session whose `after`-th change fails: done or not, nobody knows."""
 
@@ -263,6 +282,47 @@ def test_a_broker_that_registers_after_the_last_look_stops_the_move(run):
         await small.catch_up()
         assert small.members[0].cluster.is_controller
         assert not _is_usable(target)
+
+    run(scenario())
+
+
+async def _register(coord: MemoryCoord) -> None:
+    at = await coord.get(nodes.BROKER_EPOCH)
+    await coord.multi(
+        [
+            Put(nodes.BROKER_EPOCH, nodes.encode_counter(10), at.version),
+            Create(nodes.broker_path(5), b"", ephemeral=True),
+        ]
+    )
+
+
+async def _reserve_producer_ids(coord: MemoryCoord) -> None:
+    at = await coord.get(nodes.PRODUCER_IDS)
+    await coord.multi([Put(nodes.PRODUCER_IDS, nodes.encode_counter(4_000), at.version)])
+
+
+@pytest.mark.parametrize("write", [_register, _reserve_producer_ids])
+def test_a_broker_that_writes_and_ends_while_the_copy_is_made_stops_the_move(run, write):
+    async def scenario() -> None:
+        source, target = await _new(), MemoryCoordServer()
+        first, second, broker = source.session(), target.session(), source.session()
+        for one in (first, second, broker):
+            await one.start()
+
+        async def come_and_go() -> None:
+            await write(broker)
+            await broker.close()
+
+        with pytest.raises(UserError, match="something else writes"):
+            await Migration(first, DuringCopy(second, come_and_go)).run()
+        assert _is_usable(source)
+        assert not _is_usable(target)
+        await first.close()
+        await second.close()
+        await _move(source, target)
+        moved, left = _stored(target), _stored(source)
+        for path in (nodes.BROKER_EPOCH, nodes.PRODUCER_IDS):
+            assert moved[path] == left[path]
 
     run(scenario())
 
