@@ -40,6 +40,8 @@ class MovePlan:
     before: dict[TopicPartition, tuple[int, ...]]
     """Of all partitions; where a move goes on, where it ends."""
     racks: dict[int, str]
+    """Of all brokers that are registered."""
+    usable: list[int]
     """Brokers that may be given replicas."""
     views: Mapping[str, str] = field(default_factory=dict)
     """Views, with their bases: they are in no plan."""
@@ -58,12 +60,9 @@ class MovePlan:
                 going = removing.get(name, ())
                 before[name] = tuple(one for one in partition.replicas if one not in going)
         unusable = {*snapshot.fenced, *snapshot.draining, *without}
-        racks = {
-            one.broker_id: one.rack or ""
-            for one in snapshot.brokers
-            if one.broker_id not in unusable
-        }
-        return cls(before, racks, snapshot.views)
+        racks = {one.broker_id: one.rack or "" for one in snapshot.brokers}
+        usable = [one for one in racks if one not in unusable]
+        return cls(before, racks, usable, snapshot.views)
 
     def missing(self, name: str) -> KafkaError:
         """Why there is nothing to move of a TOPIC or TOPIC:PARTITION."""

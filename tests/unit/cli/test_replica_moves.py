@@ -25,7 +25,8 @@ def test_a_plan_begins_where_moves_end_and_gives_nothing_to_brokers_that_cannot_
     )
     plan = MovePlan.of(snapshot, without=[4])
     assert plan.before == {T0: (1,)}
-    assert plan.racks == {0: "r", 1: "r"}
+    assert plan.usable == [0, 1]
+    assert plan.racks == dict.fromkeys(range(5), "r")
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,8 @@ def test_a_command_that_says_too_little_or_too_much_is_refused(arguments, told):
 def test_a_plan_is_shown_with_the_bytes_that_it_copies(capsys, sizes, shown):
     before = {T0: (0, 1), T1: (0, 1)}
     targets = {T0: (2, 3), T1: (1, 0)}
-    plan = MovePlan(before, dict.fromkeys(range(4), ""), sizes=sizes, targets=targets)
+    racks = dict.fromkeys(range(4), "")
+    plan = MovePlan(before, racks, list(racks), sizes=sizes, targets=targets)
     show_plan(plan, as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["t-0", "0", "1", "2", "3", "3.0", "MB"]

@@ -54,6 +54,12 @@ def test_a_replica_goes_to_a_rack_without_one():
     assert after(before, vacated(before, RACKS, [9])) == [(0, 3), (2, 1)]
 
 
+def test_a_new_replica_keeps_away_from_the_rack_of_a_broker_that_is_given_nothing_now():
+    before = partitions((1, 9))
+    racks = {0: "a", 1: "a", 2: "b", 9: "c"}
+    assert after(before, vacated(before, racks, [9], usable=[0, 2])) == [(1, 2)]
+
+
 # --- evening ---
 
 
@@ -74,6 +80,13 @@ def test_evening_puts_no_two_replicas_into_one_rack():
     spread = after(before, evened(before, RACKS))
     assert all(RACKS[one] != RACKS[other] for one, other in spread)
     assert loads(spread, RACKS) == [4, 4, 4, 4]
+
+
+def test_evening_and_filling_keep_the_rack_of_a_broker_that_is_given_nothing_now():
+    before = partitions(*[(0, 1)] * 6)
+    racks, usable = {0: "a", 1: "b", 2: "b"}, [0, 2]
+    assert evened(before, racks, usable=usable) == {}
+    assert filled(before, racks, [2], Share.of(before, racks), usable=usable) == {}
 
 
 def test_leaderships_pass_along_brokers_that_share_no_partition():

@@ -78,7 +78,8 @@ def rebalance(dry_run: bool, as_json: bool, bootstrap: str) -> None:
 
     async def work(client: ClusterClient) -> None:
         plan = await _look(client, await take_cluster_snapshot(client))
-        plan = replace(plan, targets=evened(plan.before, plan.racks, sizes=plan.sizes))
+        targets = evened(plan.before, plan.racks, usable=plan.usable, sizes=plan.sizes)
+        plan = replace(plan, targets=targets)
         await _run(client, plan, dry_run=dry_run, as_json=as_json)
 
     run_client(bootstrap, work)
@@ -103,7 +104,8 @@ def drain(broker_id: int, cancel: bool, dry_run: bool, as_json: bool, bootstrap:
             await _cancel_drain(client, snapshot, broker_id, dry_run=dry_run, as_json=as_json)
             return
         plan = await _look(client, snapshot, without=[broker_id])
-        plan = replace(plan, targets=vacated(plan.before, plan.racks, [broker_id]))
+        targets = vacated(plan.before, plan.racks, [broker_id], usable=plan.usable)
+        plan = replace(plan, targets=targets)
         _check_room(plan, broker_id)
         if dry_run:
             show_plan(plan, as_json=as_json)
@@ -221,14 +223,14 @@ def _check_targets(
         if len(set(target)) != len(target):
             raise UserError("--brokers: name each broker once")
         for broker_id in target:
-            if broker_id in plan.racks or broker_id in plan.before[name]:
+            if broker_id in plan.usable or broker_id in plan.before[name]:
                 continue
             if broker_id in snapshot.draining:
                 raise UserError(
                     f"broker {broker_id} is being drained; "
                     f"`tidemill cluster drain {broker_id} --cancel` stops that"
                 )
-            there = ", ".join(map(str, plan.racks))
+            there = ", ".join(map(str, plan.usable))
             raise UserError(f"broker {broker_id} takes no replicas now, only {there}: start it")
 
 
@@ -240,10 +242,10 @@ def _check_room(plan: MovePlan, broker_id: int) -> None:
         if broker_id in plan.targets.get(name, replicas)
     ]
     if stuck:
-        held = len(plan.before[stuck[0]])
+        held, room = len(plan.before[stuck[0]]), len(plan.usable)
         raise UserError(
             f"{escape(str(stuck[0]))} has {held} replicas, and without broker {broker_id} there is "
-            f"room for {len(plan.racks)}: add a broker, or use `tidemill topic alter --replication`"
+            f"room for {room}: add a broker, or use `tidemill topic alter --replication`"
         )
 
 

@@ -176,10 +176,11 @@ async def _resize(cluster: ClusterClient, name: str, factor: int) -> None:
     of_topic = {one: replicas for one, replicas in plan.before.items() if one.topic == name}
     if not of_topic:
         raise plan.missing(name)
-    if factor > len(plan.racks):
-        detail = f"{factor} replicas need as many brokers; {len(plan.racks)} can take some"
+    if factor > len(plan.usable):
+        detail = f"{factor} replicas need as many brokers; {len(plan.usable)} can take some"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
-    await carry_out(cluster, replace(plan, targets=resized(plan.before, plan.racks, factor, name)))
+    targets = resized(plan.before, plan.racks, factor, name, usable=plan.usable)
+    await carry_out(cluster, replace(plan, targets=targets))
 
 
 def _replication(info: TopicInfo) -> int:

@@ -9,11 +9,15 @@ partitions of it that should change, with their next replicas:
   bytes still differ, then moves leaderships;
 - `resized` gives a topic more or fewer replicas.
 
-New replicas go to a rack that has none of the partition, if there is one, then to the broker with
-the fewest replicas; `filled` and `evened` never lower the number of racks of a partition. The same
-assignment always gives the same plan. `startable` chooses the part of a plan that may run now: a
-broker copies few partitions at once, so that clients hardly notice. Who needs only the beginning of
-a plan says how many moves it should have at most. Partitions that are `fixed` count, but stay.
+`racks` has all brokers whose rack is known; those that are `usable` may be given replicas, or all
+if that is not said. New replicas go to a rack that has none of the partition, if there is one, then
+to the broker with the fewest replicas. `filled` and `evened` never lower the number of racks of a
+partition, as far as the racks of its brokers are known.
+
+The same assignment always gives the same plan. `startable` chooses the part of a plan that may run
+now: a broker copies few partitions at once, so that clients hardly notice. Who needs only the
+beginning of a plan says how many moves it should have at most. Partitions that are `fixed` count,
+but stay.
 
 `sizes` has the bytes of one replica of each partition, as far as they are known. A partition whose
 size is not known counts as one of middle size, and is not swapped; without any sizes only numbers
@@ -56,13 +60,12 @@ def vacated(
     racks: Mapping[int, str],
     leave: Collection[int],
     *,
+    usable: Collection[int] | None = None,
     moves_max: int = NO_BOUND,
 ) -> Plan:
-    """Moves off the brokers in `leave`; `racks` has the brokers that may be given replicas.
-
-    A replica for which there is no other broker stays.
-    """
-    places = ReplicaPlaces(assignment, {one: racks[one] for one in racks if one not in leave})
+    """Moves off the brokers in `leave`. A replica for which there is no other broker stays."""
+    takers = (racks.keys() if usable is None else frozenset(usable)) - frozenset(leave)
+    places = ReplicaPlaces(assignment, racks, usable=takers)
     steps = (
         places.try_move(name, gone)
         for name in sorted(assignment)
@@ -101,6 +104,7 @@ def filled(
     joined: Collection[int],
     share: Share,
     *,
+    usable: Collection[int] | None = None,
     sizes: Sizes = NO_SIZES,
     fixed: Collection[TopicPartition] = (),
     moves_max: int = NO_BOUND,
@@ -109,7 +113,7 @@ def filled(
 
     They are of middle size, so that the share of bytes comes with that of replicas.
     """
-    places = ReplicaPlaces(assignment, racks, sizes, fixed)
+    places = ReplicaPlaces(assignment, racks, sizes, fixed, usable=usable)
     steps = chain(
         iter(partial(places.try_fill, joined, share.replicas), False),
         iter(partial(places.try_fill_leaders, joined, share.leads), False),
@@ -123,12 +127,13 @@ def evened(
     assignment: Assignment,
     racks: Mapping[int, str],
     *,
+    usable: Collection[int] | None = None,
     sizes: Sizes = NO_SIZES,
     fixed: Collection[TopicPartition] = (),
     moves_max: int = NO_BOUND,
 ) -> Plan:
     """Moves that leave all brokers with about as many replicas, bytes and leaderships."""
-    places = ReplicaPlaces(assignment, racks, sizes, fixed)
+    places = ReplicaPlaces(assignment, racks, sizes, fixed, usable=usable)
     steps = chain(
         iter(lambda: places.try_even() or places.try_even_bytes(), False),
         iter(places.try_even_leaders, False),
@@ -138,9 +143,16 @@ def evened(
     return places.changes()
 
 
-def resized(assignment: Assignment, racks: Mapping[int, str], factor: int, topic: str) -> Plan:
+def resized(
+    assignment: Assignment,
+    racks: Mapping[int, str],
+    factor: int,
+    topic: str,
+    *,
+    usable: Collection[int] | None = None,
+) -> Plan:
     """A topic with `factor` replicas, if there are so many brokers; the first ones stay."""
-    places = ReplicaPlaces(assignment, racks)
+    places = ReplicaPlaces(assignment, racks, usable=usable)
     for name in sorted(assignment):
         if name.topic == topic:
             places.resize(name, factor)

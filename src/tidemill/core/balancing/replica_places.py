@@ -42,7 +42,11 @@ class _Swap(NamedTuple):
 
 @final
 class ReplicaPlaces:
-    """An assignment that is being changed, with the load of each broker."""
+    """An assignment that is being changed, with the load of each broker.
+
+    `racks` has all known brokers, also those that may be given nothing now: what such a broker
+    holds keeps its rack. `usable` are those that may be given replicas; None: all.
+    """
 
     def __init__(
         self,
@@ -50,7 +54,10 @@ class ReplicaPlaces:
         racks: Mapping[int, str],
         sizes: Sizes | None = None,
         fixed: Collection[TopicPartition] = (),
+        *,
+        usable: Collection[int] | None = None,
     ) -> None:
+        usable = sorted(racks if usable is None else usable)
         self._before = assignment
         self._racks = racks
         self._fixed = frozenset(fixed)
@@ -58,11 +65,11 @@ class ReplicaPlaces:
         self._unsized = assignment.keys() - (sizes or {}).keys()
         """They count as ones of middle size, which is no reason to swap one of them."""
         self._mean_bytes = sum(self._sizes.values()) // max(1, len(self._sizes))
-        self._bytes: dict[int, int] = dict.fromkeys(sorted(racks), 0)
+        self._bytes: dict[int, int] = dict.fromkeys(usable, 0)
         self._now: Plan = {name: tuple(replicas) for name, replicas in assignment.items()}
-        self._held: dict[int, dict[TopicPartition, None]] = {one: {} for one in sorted(racks)}
-        self._led: dict[int, dict[TopicPartition, None]] = {one: {} for one in sorted(racks)}
-        self._shared: dict[int, dict[int, dict[TopicPartition, None]]] = {one: {} for one in racks}
+        self._held: dict[int, dict[TopicPartition, None]] = {one: {} for one in usable}
+        self._led: dict[int, dict[TopicPartition, None]] = {one: {} for one in usable}
+        self._shared: dict[int, dict[int, dict[TopicPartition, None]]] = {one: {} for one in usable}
         """Of the partitions that a broker leads, those that each other broker holds too."""
         for name in sorted(self._now, key=attrgetter("partition", "topic")):
             self._count(name)  # in this order: who gives away gives some of every topic

@@ -70,7 +70,13 @@ def vacating_moves(image: MetadataImage, leave: Collection[int]) -> tuple[Moves,
     if all(departing[one] >= MOVES_PER_BROKER_MAX for one in leave):
         return {}, True  # most looks while a broker empties: a plan costs a look at all partitions
     assignment = _led_assignment(image)
-    plan = vacated(assignment, _usable_racks(image), sorted(leave), moves_max=PLANNED_MOVES_MAX)
+    plan = vacated(
+        assignment,
+        _racks(image),
+        sorted(leave),
+        usable=usable_brokers(image),
+        moves_max=PLANNED_MOVES_MAX,
+    )
     return startable(plan, assignment, moving), bool(plan)
 
 
@@ -87,9 +93,10 @@ def filling_moves(
     lacks = lacking(assignment, sorted(joined), share)
     plan = filled(
         assignment,
-        _usable_racks(image),
+        _racks(image),
         lacks,
         share,
+        usable=usable_brokers(image),
         sizes=sizes,
         fixed=fixed,
         moves_max=MOVES_PER_BROKER_MAX * len(lacks),
@@ -104,7 +111,8 @@ def evening_moves(image: MetadataImage, sizes: Sizes) -> tuple[Moves, bool]:
     assignment = assignment_of(image)
     plan = evened(
         assignment,
-        _usable_racks(image),
+        _racks(image),
+        usable=usable_brokers(image),
         sizes=sizes,
         fixed=_fixed(image),
         moves_max=MOVES_PER_BROKER_MAX * len(image.brokers),
@@ -144,10 +152,10 @@ def growing_moves(image: MetadataImage, config: BrokerConfig) -> tuple[Moves, bo
 def _plan(
     image: MetadataImage, config: BrokerConfig, assignment: Assignment
 ) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
-    racks = _usable_racks(image)
+    racks, usable = _racks(image), usable_brokers(image)
     for topic in _GROWING:
-        factor = internal_replicas(topic, config, len(racks))
-        for name, target in resized(assignment, racks, factor, topic).items():
+        factor = internal_replicas(topic, config, len(usable))
+        for name, target in resized(assignment, racks, factor, topic, usable=usable).items():
             if len(target) > len(assignment[name]):
                 yield name, target
 
@@ -176,9 +184,10 @@ def _fixed(image: MetadataImage) -> frozenset[TopicPartition]:
     )
 
 
-def _usable_racks(image: MetadataImage) -> dict[int, str]:
-    """The brokers that may be given replicas, with their racks."""
-    return {one: image.brokers[one].rack for one in sorted(usable_brokers(image))}
+def _racks(image: MetadataImage) -> dict[int, str]:
+    """The racks of all brokers that are known, also of those that are away or about to stop."""
+    known = {one.broker_id: one.rack for one in image.members.values()}
+    return known | {one.broker_id: one.rack for one in image.brokers.values()}
 
 
 def moving_of(image: MetadataImage) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

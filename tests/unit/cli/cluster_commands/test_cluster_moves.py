@@ -131,3 +131,13 @@ def test_a_plan_that_the_controller_would_refuse_is_none(cluster, brokers, line,
 def test_a_partition_that_is_typed_as_it_is_shown_is_recognised():
     result = tidemill("cluster", "reassign", "orders-0", "--brokers", "1,0", "--dry-run")
     assert "there is no topic orders-0, but orders:0; " in result.stderr
+
+
+def test_rebalance_takes_no_rack_from_a_partition_that_a_drained_broker_holds(cluster):
+    for index in range(6):
+        held = PartitionInfo(index, 0, 1, replicas=[0, 1], isr=[0, 1], offline_replicas=[])
+        cluster.snapshot.topics[0].partitions[index] = held
+    brokers = [BrokerInfo(one, "h", 1, rack=rack) for one, rack in enumerate("abb")]
+    cluster.snapshot = replace(cluster.snapshot, brokers=brokers, draining=frozenset({1}))
+    result = tidemill("cluster", "rebalance", "--dry-run")
+    assert result.stdout == "nothing to move\n"

@@ -1,0 +1,66 @@
+"""Which moves the controller plans by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from uuid import UUID
+
+from tidemill.core.ids import TopicId
+from tidemill.metadata.features.feature_levels import THIS_SOFTWARE
+from tidemill.metadata.image.metadata_image import (
+    BrokerImage,
+    MemberImage,
+    MetadataImage,
+    TopicImage,
+)
+from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.rules.election import new_partition
+from tidemill.metadata.rules.healing import evening_moves, filling_moves
+
+NOBODY = frozenset[int]()
+
+
+def topic(name: str, *replicas: Sequence[int]) -> TopicImage:
+    return TopicImage(
+        name=name,
+        topic_id=TopicId(UUID(int=len(name))),
+        partitions=tuple(new_partition(tuple(one)) for one in replicas),
+        overrides={},
+        config=TopicConfig(),
+    )
+
+
+def image(
+    racks: str, *topics: TopicImage, leaving: Collection[int] = (), dead: Collection[int] = ()
+) -> MetadataImage:
+    """Brokers 0, 1, ... in these racks; the last one awaits its share."""
+    ids = range(len(racks))
+    return MetadataImage(
+        brokers={
+            one: BrokerImage(
+                broker_id=one,
+                epoch=1,
+                host="h",
+                port=1,
+                rack=racks[one],
+                leaving=one in leaving,
+                software=THIS_SOFTWARE,
+            )
+            for one in ids
+            if one not in dead
+        },
+        members={
+            one: MemberImage(broker_id=one, epoch=1, rack=racks[one], awaits_share=one == ids[-1])
+            for one in ids
+        },
+        topics={one.name: one for one in topics},
+    )
+
+
+def test_no_partition_loses_a_rack_while_a_broker_is_about_to_stop():
+    cluster = image("abb", topic("t", *[(0, 1)] * 6), leaving=[1])
+    assert filling_moves(cluster, [2], NOBODY, {})[0] == {}
+    assert evening_moves(cluster, {}) == ({}, False)
+    stays = image("abb", topic("t", *[(0, 1)] * 6))
+    moves, _ = filling_moves(stays, [2], NOBODY, {})
+    assert {tuple(sorted(one)) for one in moves.values()} == {(0, 2)}
