@@ -11,8 +11,10 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, FORMER_LEADER_KEPT_S, MOVES_PER_BROKER_MAX
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.image.overrides import ALL_BROKERS
+from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
 from tidemill.metadata.rules.topic_planner import TopicSpec
@@ -267,6 +269,65 @@ def test_a_broker_that_replaces_one_that_is_gone_gets_its_replicas_and_no_others
         await small.start(2)
         await settle(small)
         assert held(small) == {0: 4, 2: 4}
+        assert awaiting(small) == []
+
+    run(scenario())
+
+
+# --- pages that cannot be read -------------------------------------------------------------------
+
+
+async def with_a_bad_page(*elsewhere: list[int]) -> tuple[SmallCluster, bytes]:
+    """Three brokers: the page of topic `bad` cannot be read, that of `t` can; what was on it."""
+    small = SmallCluster()
+    controller, *_ = await small.start(0, 1, 2)
+    bad = TopicSpec(name="bad", assignments=dict(enumerate(elsewhere)))
+    good = TopicSpec(name="t", assignments={index: [index % 2] for index in range(8)})
+    await controller.create_topics([bad])
+    await controller.create_topics([good])
+    await pass_time(small, FORMER_LEADER_KEPT_S)
+    paths = [page_path(page_of(controller.image.topics[one].topic_id)) for one in ("bad", "t")]
+    assert paths[0] != paths[1]
+    stored = small.server.get(paths[0])
+    await small.put(paths[0], b"garbage")
+    await small.catch_up()
+    return small, stored.value
+
+
+def test_a_broker_that_joins_gets_what_is_on_the_pages_that_can_be_read(run):
+    async def scenario() -> None:
+        small, _ = await with_a_bad_page(*[[0], [1]] * 4)
+        await small.start(3)
+        await settle(small)
+        assert held(small)[3] == 4
+        assert awaiting(small) == []
+
+    run(scenario())
+
+
+def test_a_page_that_can_be_read_again_gives_a_broker_the_rest_of_its_share(run):
+    async def scenario() -> None:
+        small, stored = await with_a_bad_page(*[[0], [1]] * 30)
+        bad = controller_of(small).image.topics["bad"].topic_id
+        await small.start(3)
+        await settle(small)
+        assert held(small) == {3: 8}
+        assert awaiting(small) == [3]
+        await small.mend(page_path(page_of(bad)), stored)
+        await pass_time(small, BALANCE_AFTER_RETURN_S)
+        moving = [one for one in controller_of(small).image.topics["bad"].partitions if one.adding]
+        assert len(moving) == MOVES_PER_BROKER_MAX
+
+    run(scenario())
+
+
+def test_a_drained_broker_with_a_partition_on_a_bad_page_does_not_hold_up_the_shares(run):
+    async def scenario() -> None:
+        small, _ = await with_a_bad_page([2])
+        await set_draining(controller_of(small), 2, value="true")
+        await small.start(3)
+        await settle(small)
+        assert held(small)[3] == 2
         assert awaiting(small) == []
 
     run(scenario())

@@ -17,7 +17,7 @@ for anew. Who awaits a share is stored with the members, so the next controller 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import final
 
@@ -73,9 +73,11 @@ class ClusterUpkeep:
         self._grows = False
         """Whether internal topics may lack replicas that they could have."""
         self._growth_waits = False
-        """Whether that is for brokers that are away, or partitions without a leader."""
+        """Whether that is for brokers that are away, or partitions without a leader or a page."""
         self._fills = False
         """Whether something has changed since it was last seen what joined brokers lack."""
+        self._unread: Collection[int] = ()
+        """Pages of the metadata that cannot be read now: what is on them is in no plan."""
 
     def took_office(self, image: MetadataImage, config: BrokerConfig, now: float) -> None:
         self._gone_since = dict.fromkeys(_gone(image), now)
@@ -106,7 +108,15 @@ class ClusterUpkeep:
             times.append(self._move_at)
         return min(times)
 
-    def plan(self, image: MetadataImage, config: BrokerConfig, now: float) -> UpkeepPlan:
+    def plan(
+        self,
+        image: MetadataImage,
+        config: BrokerConfig,
+        now: float,
+        unread: Collection[int] = (),
+    ) -> UpkeepPlan:
+        self._fills = self._fills or unread != self._unread
+        self._unread = unread
         moves: Moves = {}
         have_share = frozenset[int]()
         if now >= self._move_at and self._has_to_move(image, config, now):
@@ -132,11 +142,15 @@ class ClusterUpkeep:
     def _healing(self, image: MetadataImage, config: BrokerConfig, now: float) -> Moves:
         """The moves that go before all others."""
         leaving = self._leaving(image, config, now)
-        moves, self._vacates = vacating_moves(image, leaving) if leaving else ({}, False)
+        moves, self._vacates = self._vacating(image, leaving)
         if not moves and self._grows:
-            moves, has_more, self._growth_waits = growing_moves(image, config)
+            growth = growing_moves(image, config, self._unread)
+            moves, has_more, self._growth_waits = growth
             self._grows = has_more or self._growth_waits
         return moves
+
+    def _vacating(self, image: MetadataImage, leaving: frozenset[int]) -> tuple[Moves, bool]:
+        return vacating_moves(image, leaving, self._unread) if leaving else ({}, False)
 
     def _filling(
         self, image: MetadataImage, config: BrokerConfig, now: float
@@ -151,7 +165,8 @@ class ClusterUpkeep:
         self._fills = False
         if not joined:
             return {}, frozenset()
-        return filling_moves(image, joined, self._leaving(image, config, now), sizes)
+        leaving = self._leaving(image, config, now)
+        return filling_moves(image, joined, leaving, sizes, self._unread)
 
     def _evening(self, image: MetadataImage, config: BrokerConfig, now: float) -> Moves:
         """The moves from full to empty brokers."""
@@ -159,7 +174,7 @@ class ClusterUpkeep:
         if sizes is None:
             self._balance_at = now + UPKEEP_INTERVAL_S
             return {}
-        moves, has_more = evening_moves(image, sizes)
+        moves, has_more = evening_moves(image, sizes, self._unread)
         if has_more:
             self._balance_at = now + _soon_s(config)
         return moves

@@ -13,6 +13,10 @@ A broker that has joined is given its share of replicas and leaderships (ADR 002
 a share but those that are to hold nothing; one that is away for a moment has one too. Partitions
 that are moved already, or lack a replica, stay: somebody else decides about the first, and a move
 of the second would not end, and would keep others from beginning.
+
+`unread` are pages of the metadata that cannot be read now. What is known of their partitions
+counts, but they cannot be changed. So they are in no plan: every look would plan them again, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +43,9 @@ from tidemill.metadata.image.metadata_image import (
     TRANSACTION_STATE_TOPIC,
     MetadataImage,
     PartitionImage,
+    TopicImage,
 )
+from tidemill.metadata.image.page import page_of
 from tidemill.metadata.rules.decisions import (
     draining_brokers,
     live_brokers,
@@ -63,13 +69,15 @@ Moves = dict[TopicPartition, tuple[int, ...]]
 _GROWING = (OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
 
 
-def vacating_moves(image: MetadataImage, leave: Collection[int]) -> tuple[Moves, bool]:
+def vacating_moves(
+    image: MetadataImage, leave: Collection[int], unread: Collection[int] = ()
+) -> tuple[Moves, bool]:
     """The moves off the brokers in `leave` that may begin now, and whether any are left to do."""
-    moving = moving_of(image)
+    moving = moving_of(image, unread)
     departing = Counter(one for _, removing in moving for one in removing)
     if all(departing[one] >= MOVES_PER_BROKER_MAX for one in leave):
         return {}, True  # most looks while a broker empties: a plan costs a look at all partitions
-    assignment = _led_assignment(image)
+    assignment = _led_assignment(image, unread)
     plan = vacated(
         assignment,
         _racks(image),
@@ -81,14 +89,18 @@ def vacating_moves(image: MetadataImage, leave: Collection[int]) -> tuple[Moves,
 
 
 def filling_moves(
-    image: MetadataImage, joined: Collection[int], leave: Collection[int], sizes: Sizes
+    image: MetadataImage,
+    joined: Collection[int],
+    leave: Collection[int],
+    sizes: Sizes,
+    unread: Collection[int] = (),
 ) -> tuple[Moves, frozenset[int]]:
     """The moves to brokers that have joined that may begin now, and who of them needs no more."""
-    moving = moving_of(image)
+    moving = moving_of(image, unread)
     arriving = Counter(one for adding, _ in moving for one in adding)
     if all(arriving[one] >= MOVES_PER_BROKER_MAX for one in joined):
         return {}, frozenset()
-    assignment, fixed = assignment_of(image), _fixed(image)
+    assignment, fixed = assignment_of(image), _fixed(image, unread)
     share = Share.of(assignment, image.members.keys() - frozenset(leave))
     lacks = lacking(assignment, sorted(joined), share)
     plan = filled(
@@ -106,7 +118,9 @@ def filling_moves(
     return startable(plan, assignment, moving), frozenset(joined).difference(lacks)
 
 
-def evening_moves(image: MetadataImage, sizes: Sizes) -> tuple[Moves, bool]:
+def evening_moves(
+    image: MetadataImage, sizes: Sizes, unread: Collection[int] = ()
+) -> tuple[Moves, bool]:
     """The moves from full to empty brokers that may begin now, and whether there are any at all."""
     assignment = assignment_of(image)
     plan = evened(
@@ -114,10 +128,10 @@ def evening_moves(image: MetadataImage, sizes: Sizes) -> tuple[Moves, bool]:
         _racks(image),
         usable=usable_brokers(image),
         sizes=sizes,
-        fixed=_fixed(image),
+        fixed=_fixed(image, unread),
         moves_max=MOVES_PER_BROKER_MAX * len(image.brokers),
     )
-    return startable(plan, assignment, moving_of(image)), bool(plan)
+    return startable(plan, assignment, moving_of(image, unread)), bool(plan)
 
 
 def has_single_copy(image: MetadataImage) -> bool:
@@ -130,10 +144,13 @@ def has_single_copy(image: MetadataImage) -> bool:
     )
 
 
-def growing_moves(image: MetadataImage, config: BrokerConfig) -> tuple[Moves, bool, bool]:
+def growing_moves(
+    image: MetadataImage, config: BrokerConfig, unread: Collection[int] = ()
+) -> tuple[Moves, bool, bool]:
     """The moves that may begin now, whether there are any at all, and whether more may come.
 
-    That is so while a broker is away that could be given replicas, or a partition has no leader.
+    That is so while a broker is away that could be given replicas, or a partition has no leader or
+    is on a page that cannot be read.
     """
     topics = {name: image.topics[name] for name in _GROWING if name in image.topics}
     live = live_brokers(image).brokers
@@ -142,11 +159,15 @@ def growing_moves(image: MetadataImage, config: BrokerConfig) -> tuple[Moves, bo
         for name, topic in topics.items()
         for index, partition in enumerate(topic.partitions)
     }
-    led = {name: one.target for name, one in whole.items() if one.leader in live}
+    led = {
+        name: one.target
+        for name, one in whole.items()
+        if one.leader in live and not _is_unread(topics[name.topic], unread)
+    }
     away = image.members.keys() - live - draining_brokers(image)
     plan = dict(_plan(image, config, led))
     may_come = bool(topics) and (bool(away) or len(led) < len(whole))
-    return startable(plan, led, moving_of(image) if plan else ()), bool(plan), may_come
+    return startable(plan, led, moving_of(image, unread) if plan else ()), bool(plan), may_come
 
 
 def _plan(
@@ -168,20 +189,21 @@ def assignment_of(image: MetadataImage) -> Assignment:
     return {name: one.target for name, one in _partitions(image)}
 
 
-def _led_assignment(image: MetadataImage) -> Assignment:
-    """The same, without the partitions that have no leader."""
+def _led_assignment(image: MetadataImage, unread: Collection[int]) -> Assignment:
+    """The same, without the partitions that have no leader or cannot be changed."""
     live = live_brokers(image).brokers
-    return {name: one.target for name, one in _partitions(image) if one.leader in live}
+    return {name: one.target for name, one in _partitions(image, unread) if one.leader in live}
 
 
-def _fixed(image: MetadataImage) -> frozenset[TopicPartition]:
-    """Partitions that are being moved, or are not led, or lack a replica now."""
+def _fixed(image: MetadataImage, unread: Collection[int]) -> frozenset[TopicPartition]:
+    """Partitions that are being moved, are not led, lack a replica now, or cannot be changed."""
     live = live_brokers(image).brokers
-    return frozenset(
+    free = {
         name
-        for name, one in _partitions(image)
-        if one.is_moving or one.leader not in live or not live.issuperset(one.replicas)
-    )
+        for name, one in _partitions(image, unread)
+        if not one.is_moving and one.leader in live and live.issuperset(one.replicas)
+    }
+    return frozenset(name for name, _ in _partitions(image) if name not in free)
 
 
 def _racks(image: MetadataImage) -> dict[int, str]:
@@ -190,16 +212,26 @@ def _racks(image: MetadataImage) -> dict[int, str]:
     return known | {one.broker_id: one.rack for one in image.brokers.values()}
 
 
-def moving_of(image: MetadataImage) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Who comes and who goes in the moves that go on and still copy."""
+def moving_of(
+    image: MetadataImage, unread: Collection[int] = ()
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Who comes and who goes in the moves that go on, still copy, and can be seen to end."""
     return [
         (one.adding, one.removing)
-        for _, one in _partitions(image)
+        for _, one in _partitions(image, unread)
         if one.is_moving and not is_waiting_to_forget(one)
     ]
 
 
-def _partitions(image: MetadataImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+def _partitions(
+    image: MetadataImage, unread: Collection[int] = ()
+) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+    """All partitions but those on `unread` pages; those of a view are those of its base."""
     for name, topic in image.topics.items():
-        for index, partition in enumerate(topic.own_partitions):
-            yield TopicPartition(name, index), partition
+        if not _is_unread(topic, unread):
+            for index, partition in enumerate(topic.own_partitions):
+                yield TopicPartition(name, index), partition
+
+
+def _is_unread(topic: TopicImage, unread: Collection[int]) -> bool:
+    return bool(unread) and page_of(topic.topic_id) in unread
