@@ -274,6 +274,30 @@ def test_a_broker_that_replaces_one_that_is_gone_gets_its_replicas_and_no_others
     run(scenario())
 
 
+def test_a_partition_that_stays_offline_is_not_awaited(run):
+    """Else what an operator moves off the broker, weeks later, would come back."""
+
+    async def scenario() -> None:
+        small = SmallCluster()
+        for broker_id, rack in ((0, "a"), (1, "b"), (9, "c")):
+            small.flags = (f"broker.rack={rack}",)
+            await small.start(broker_id)
+        spec = TopicSpec(name="t", assignments={index: [0, 1] for index in range(12)})
+        await controller_of(small).create_topics([spec])
+        await controller_of(small).create_topics([TopicSpec(name="lone", assignments={0: [9]})])
+        await pass_time(small, FORMER_LEADER_KEPT_S)
+        small.crash(9)
+        await small.catch_up()
+        await pass_time(small, 24 * 3600)
+        small.flags = ("broker.rack=b",)
+        await small.start(2)
+        await settle(small)
+        assert held(small) == {0: 12, 1: 8, 2: 4}  # the share is 8; two racks are kept apart
+        assert awaiting(small) == []
+
+    run(scenario())
+
+
 # --- pages that cannot be read -------------------------------------------------------------------
 
 

@@ -11,8 +11,11 @@ later has a reason.
 
 A broker that has joined is given its share of replicas and leaderships (ADR 0028). All brokers have
 a share but those that are to hold nothing; one that is away for a moment has one too. Partitions
-that are moved already, or lack a replica, stay: somebody else decides about the first, and a move
-of the second would not end, and would keep others from beginning.
+that are moved already, or lack a replica, stay for now: somebody else decides about the first, and
+a move of the second would not end, and would keep others from beginning. The broker goes on
+awaiting its share if it could be given one of them later. It awaits nothing of partitions without a
+leader: they may stay so for ever, and meanwhile it would be given again whatever an operator moves
+off it.
 
 `unread` are pages of the metadata that cannot be read now. What is known of their partitions
 counts, but they cannot be changed. So they are in no plan: every look would plan them again, and
@@ -100,21 +103,25 @@ def filling_moves(
     arriving = Counter(one for adding, _ in moving for one in adding)
     if all(arriving[one] >= MOVES_PER_BROKER_MAX for one in joined):
         return {}, frozenset()
-    assignment, fixed = assignment_of(image), _fixed(image, unread)
+    assignment = assignment_of(image)
     share = Share.of(assignment, image.members.keys() - frozenset(leave))
     lacks = lacking(assignment, sorted(joined), share)
-    plan = filled(
-        assignment,
-        _racks(image),
-        lacks,
-        share,
-        usable=usable_brokers(image),
-        sizes=sizes,
-        fixed=fixed,
-        moves_max=MOVES_PER_BROKER_MAX * len(lacks),
-    )
-    if not plan and not fixed:
-        return {}, frozenset(joined)  # there is nothing that could be given
+
+    def planned(fixed: Collection[TopicPartition]) -> Moves:
+        return filled(
+            assignment,
+            _racks(image),
+            lacks,
+            share,
+            usable=usable_brokers(image),
+            sizes=sizes,
+            fixed=fixed,
+            moves_max=MOVES_PER_BROKER_MAX * len(lacks),
+        )
+
+    plan = planned(_fixed(image, unread))
+    if not plan and not planned(_unled(image)):
+        return {}, frozenset(joined)  # there is nothing that could be given, now or later
     return startable(plan, assignment, moving), frozenset(joined).difference(lacks)
 
 
@@ -204,6 +211,12 @@ def _fixed(image: MetadataImage, unread: Collection[int]) -> frozenset[TopicPart
         if not one.is_moving and one.leader in live and live.issuperset(one.replicas)
     }
     return frozenset(name for name, _ in _partitions(image) if name not in free)
+
+
+def _unled(image: MetadataImage) -> frozenset[TopicPartition]:
+    """Partitions that have no leader: nobody knows whether they ever will."""
+    live = live_brokers(image).brokers
+    return frozenset(name for name, one in _partitions(image) if one.leader not in live)
 
 
 def _racks(image: MetadataImage) -> dict[int, str]:
