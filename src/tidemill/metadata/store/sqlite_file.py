@@ -88,7 +88,8 @@ class Looked(NamedTuple):
 def _node(path: str, value: bytes, version: object) -> Node:
     """StoreUnavailable: SQLite keeps in any column what a damaged file or another program has."""
     if type(version) is not int or not 0 <= version < _VERSIONS_MAX:
-        raise StoreUnavailable(f"the coordination store is damaged: the version of {path!a}")
+        line = f"the coordination store is damaged: the version of {path!a}"
+        raise StoreUnavailable(line + _RESTORE)
     return Node(value, version)
 
 

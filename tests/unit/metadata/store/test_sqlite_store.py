@@ -264,7 +264,7 @@ def test_S46_a_node_with_a_version_that_we_did_not_write_is_neither_read_nor_wri
     async def scenario() -> None:
         coord = SqliteCoord(str(path), SystemClock())
         await coord.start()
-        with pytest.raises(StoreUnavailable, match="damaged"):
+        with pytest.raises(StoreUnavailable, match="put the newest good copy of it back"):
             await coord.get("/folder/a")
         with pytest.raises(StoreUnavailable, match="damaged"):
             await coord.children("/folder")
