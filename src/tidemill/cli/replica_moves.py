@@ -43,6 +43,9 @@ class MovePlan:
     """Of all brokers that are registered."""
     usable: list[int]
     """Brokers that may be given replicas."""
+    fixed: frozenset[TopicPartition] = frozenset()
+    """Partitions that are being moved, have no leader, or lack a replica: a move of one of them
+    would not end, or somebody else has decided about it."""
     views: Mapping[str, str] = field(default_factory=dict)
     """Views, with their bases: they are in no plan."""
     sizes: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class MovePlan:
         unusable = {*snapshot.fenced, *snapshot.draining, *without}
         racks = {one.broker_id: one.rack or "" for one in snapshot.brokers}
         usable = [one for one in racks if one not in unusable]
-        return cls(before, racks, usable, snapshot.views)
+        return cls(before, racks, usable, _fixed(snapshot), snapshot.views)
 
     def missing(self, name: str) -> KafkaError:
         """Why there is nothing to move of a TOPIC or TOPIC:PARTITION."""
@@ -98,10 +101,24 @@ class MovePlan:
         ]
 
 
-def show_plan(plan: MovePlan, *, as_json: bool) -> None:
-    """Print the plan alone, as for --dry-run."""
+def _fixed(snapshot: ClusterSnapshot) -> frozenset[TopicPartition]:
+    there = {one.broker_id for one in snapshot.brokers}
+    there -= {*snapshot.fenced, *snapshot.silent}
+    moving = {move.partition for move in snapshot.moves}
+    return frozenset(
+        name
+        for topic in snapshot.topics
+        for index, partition in topic.partitions.items()
+        if (name := TopicPartition(topic.name, index)) in moving
+        or partition.leader not in there
+        or not there.issuperset(partition.replicas)
+    )
+
+
+def show_plan(plan: MovePlan, *, is_dry_run: bool = True, as_json: bool) -> None:
+    """Print a plan that is not carried out: for --dry-run, or because there is nothing to do."""
     if as_json:
-        print_json({"moves": plan.facts(), "done": False})
+        print_json({"moves": plan.facts(), "done": not is_dry_run})
         return
     rows = [
         (

@@ -57,7 +57,7 @@ def reassign_command(
     async def work(client: ClusterClient) -> None:
         snapshot = await take_cluster_snapshot(client)
         plan = await _look(client, snapshot)
-        chosen = [one for name in names for one in _partitions(plan, name)]
+        chosen = list(dict.fromkeys(one for name in names for one in _partitions(plan, name)))
         if cancel:
             await _cancel(client, plan, chosen, dry_run=dry_run, as_json=as_json)
             return
@@ -78,8 +78,14 @@ def rebalance(dry_run: bool, as_json: bool, bootstrap: str) -> None:
 
     async def work(client: ClusterClient) -> None:
         plan = await _look(client, await take_cluster_snapshot(client))
-        targets = evened(plan.before, plan.racks, usable=plan.usable, sizes=plan.sizes)
+        targets = evened(
+            plan.before, plan.racks, usable=plan.usable, sizes=plan.sizes, fixed=plan.fixed
+        )
         plan = replace(plan, targets=targets)
+        if plan.fixed:
+            count = len(plan.fixed)
+            line = "left out: {} partitions that are being moved, have no leader or lack a replica"
+            click.echo(line.format(count), err=True)
         await _run(client, plan, dry_run=dry_run, as_json=as_json)
 
     run_client(bootstrap, work)
@@ -147,7 +153,7 @@ async def _look(
 
 async def _run(client: ClusterClient, plan: MovePlan, *, dry_run: bool, as_json: bool) -> None:
     if dry_run or not plan.targets:
-        show_plan(plan, as_json=as_json)
+        show_plan(plan, is_dry_run=dry_run, as_json=as_json)
         return
     await carry_out(client, plan)
     if as_json:
@@ -172,7 +178,7 @@ async def _cancel(
     }
     plan = replace(plan, targets=back, sizes=dict.fromkeys(back, 0))  # all of them are still there
     if dry_run or not back:
-        show_plan(plan, as_json=as_json)
+        show_plan(plan, is_dry_run=dry_run, as_json=as_json)
         return
     refused = await reassign(client, dict.fromkeys(back))
     for name, error in refused.items():

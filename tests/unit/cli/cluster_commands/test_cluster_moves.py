@@ -141,3 +141,45 @@ def test_rebalance_takes_no_rack_from_a_partition_that_a_drained_broker_holds(cl
     cluster.snapshot = replace(cluster.snapshot, brokers=brokers, draining=frozenset({1}))
     result = tidemill("cluster", "rebalance", "--dry-run")
     assert result.stdout == "nothing to move\n"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "leader"), [([0, 9], 0), ([0, 1], -1)], ids=["lacks a replica", "no leader"]
+)
+def test_rebalance_leaves_out_what_could_not_be_moved_to_the_end(cluster, replicas, leader):
+    for index in range(6):
+        stuck = PartitionInfo(index, leader, 1, replicas, isr=[0], offline_replicas=[])
+        cluster.snapshot.topics[0].partitions[index] = stuck
+    result = tidemill("cluster", "rebalance")
+    assert result.stdout == "nothing to move\n"
+    assert result.stderr.startswith("left out: 6 partitions")
+
+
+def test_rebalance_leaves_out_what_is_being_moved(cluster):
+    cluster.move()
+    result = tidemill("cluster", "rebalance", "--dry-run")
+    assert result.stdout == "nothing to move\n"
+    assert result.stderr.startswith("left out: 1 partitions")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rebalance"],
+        ["reassign", "orders", "--brokers", "0,1"],
+        ["reassign", "orders", "--cancel"],
+    ],
+)
+def test_what_is_as_wanted_already_is_done(arguments):
+    said = json.loads(tidemill("cluster", *arguments, "--json").stdout)
+    assert said == {"moves": [], "done": True}
+    dry = json.loads(tidemill("cluster", *arguments, "--json", "--dry-run").stdout)
+    assert dry == {"moves": [], "done": False}
+
+
+def test_a_partition_that_is_named_twice_is_moved_once():
+    result = tidemill(
+        "cluster", "reassign", "orders:0", "orders", "--brokers", "1,2", "--dry-run", "--json"
+    )
+    (move,) = json.loads(result.stdout)["moves"]
+    assert move["to"] == [1, 2]
