@@ -1,26 +1,46 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.core.balancing import balance
 from tidemill.core.balancing.balance import (
     Assignment,
+    ReplicaCounts,
     Share,
-    away_from_preferred,
-    evened,
-    filled,
     lacking,
-    resized,
     startable,
-    vacated,
 )
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import PARTITIONS_PLANNED_PER_SLICE
+from tidemill.core.loop.steps import finished
 
 NO_RACKS = {0: "", 1: "", 2: ""}
 RACKS = {0: "a", 1: "a", 2: "b", 3: "b"}
+
+
+def evened(*given, **more):
+    return finished(balance.evened(*given, **more))
+
+
+def filled(*given, **more):
+    return finished(balance.filled(*given, **more))
+
+
+def vacated(*given, **more):
+    return finished(balance.vacated(*given, **more))
+
+
+def resized(*given, **more):
+    return finished(balance.resized(*given, **more))
+
+
+def share_of(assignment: Assignment, sharers) -> Share:
+    return Share.of(ReplicaCounts.of(assignment), sharers)
 
 
 def partitions(*replicas: tuple[int, ...]) -> dict[TopicPartition, tuple[int, ...]]:
@@ -86,7 +106,7 @@ def test_evening_and_filling_keep_the_rack_of_a_broker_that_is_given_nothing_now
     before = partitions(*[(0, 1)] * 6)
     racks, usable = {0: "a", 1: "b", 2: "b"}, [0, 2]
     assert evened(before, racks, usable=usable) == {}
-    assert filled(before, racks, [2], Share.of(before, racks), usable=usable) == {}
+    assert filled(before, racks, [2], share_of(before, racks), usable=usable) == {}
 
 
 def test_leaderships_pass_along_brokers_that_share_no_partition():
@@ -116,13 +136,13 @@ def test_a_plan_that_is_made_in_pieces_ends_even():
 
 
 def fill(before: Assignment, racks: dict[int, str], *joined: int, **more) -> list[tuple[int, ...]]:
-    return after(before, filled(before, racks, joined, Share.of(before, racks), **more))
+    return after(before, filled(before, racks, joined, share_of(before, racks), **more))
 
 
 def test_a_share_has_nothing_of_brokers_that_are_to_hold_nothing():
     before = partitions((0, 9), (9, 0), (1, 9), (1, 0))
-    assert Share.of(before, [0, 1]) == (2, 1)
-    assert lacking(before, [0, 1, 2], Share.of(before, [0, 1, 2])) == [2]
+    assert share_of(before, [0, 1]) == (2, 1)
+    assert lacking(ReplicaCounts.of(before), [0, 1, 2], share_of(before, [0, 1, 2])) == [2]
 
 
 def test_a_broker_gets_its_share_and_the_others_exchange_nothing():
@@ -135,7 +155,7 @@ def test_a_broker_gets_its_share_and_the_others_exchange_nothing():
 
 def test_a_broker_gets_partitions_of_every_topic():
     before = {TopicPartition(topic, n): (0,) for topic in "abc" for n in range(4)}
-    plan = filled(before, {0: "", 1: ""}, [1], Share.of(before, [0, 1]))
+    plan = filled(before, {0: "", 1: ""}, [1], share_of(before, [0, 1]))
     assert Counter(name.topic for name in plan) == {"a": 2, "b": 2, "c": 2}
 
 
@@ -146,7 +166,7 @@ def test_a_broker_that_was_there_is_given_nothing_by_the_way():
 
 def test_fixed_partitions_count_and_stay():
     before = partitions(*[(0,)] * 6)
-    fixed = list(before)[:5]
+    fixed = set(list(before)[:5])
     assert fill(before, NO_RACKS, 2, fixed=fixed) == [(0,)] * 5 + [(2,)]
     spread = after(before, evened(before, NO_RACKS, fixed=fixed))
     assert spread[:5] == [(0,)] * 5
@@ -185,7 +205,7 @@ def test_one_replica_moves_alone_where_the_numbers_stay_even():
 def test_a_broker_that_joins_gets_its_share_of_bytes():
     before = partitions(*[(0,)] * 8)
     sizes = sized(100, 100, 100, 100, 1, 1, 1, 1)
-    plan = filled(before, {0: "", 1: ""}, [1], Share.of(before, [0, 1]), sizes=sizes)
+    plan = filled(before, {0: "", 1: ""}, [1], share_of(before, [0, 1]), sizes=sizes)
     assert sorted(sizes[name] for name in plan) == [1, 1, 100, 100]
 
 
@@ -288,7 +308,7 @@ def test_filling_keeps_replicas_and_racks_and_gives_to_those_that_joined_only(
 ):
     racks = dict(enumerate(names))
     fixed = {name for name in before if name.partition in fixed_at}
-    share = Share.of(before, racks)
+    share = share_of(before, racks)
     plan = filled(before, racks, joined, share, fixed=fixed, sizes=sizes)
     spread = after(before, plan)
     assert_keeps_replicas_and_racks(before, spread, racks)
@@ -304,8 +324,8 @@ def test_filling_keeps_replicas_and_racks_and_gives_to_those_that_joined_only(
 def test_without_racks_everybody_who_joins_gets_the_whole_share(before, joined):
     racks = dict.fromkeys(range(6), "")
     spread = partitions(*fill(before, racks, *joined))
-    share = Share.of(before, racks)
-    assert lacking(spread, joined, share._replace(leads=0)) == []
+    share = share_of(before, racks)
+    assert lacking(ReplicaCounts.of(spread), joined, share._replace(leads=0)) == []
 
 
 # --- resizing, starting, electing ---
@@ -331,4 +351,65 @@ def test_leaders_are_given_back_where_over_a_tenth_is_away(away, given_back):
     names = list(partitions(*[(0, 1)] * 10))
     assignment = dict.fromkeys(names, (0, 1))
     leaders = dict.fromkeys(names, 0) | dict.fromkeys(names[:away], 1)
-    assert away_from_preferred(assignment, leaders) == names[:given_back]
+    steps = balance.away_from_preferred(assignment, leaders)
+    assert finished(steps) == names[:given_back]
+
+
+# --- slices ---
+
+
+class Looks(Mapping):
+    """An assignment that counts how often a partition of it is looked at."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self.count = 0
+
+    def __len__(self) -> int:
+        return len(self._assignment)
+
+    def __iter__(self):
+        for name in self._assignment:
+            self.count += 1
+            yield name
+
+    def __getitem__(self, name: TopicPartition) -> tuple[int, ...]:
+        self.count += 1
+        return self._assignment[name]
+
+
+WIDE = partitions(*[(0, 1), (1, 0)] * 2_500)
+TEN = dict.fromkeys(range(10), "")
+TWO_RACKS = {0: "a", 1: "b", 2: "b"}
+"""Most of what broker 0 holds cannot move."""
+LOOKS_PER_SLICE = 6 * PARTITIONS_PLANNED_PER_SLICE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "plan",
+    [
+        lambda looks: balance.vacated(looks, TEN, [0], moves_max=50),
+        lambda looks: balance.filled(looks, TEN, [9], Share(1_000, 500), moves_max=50),
+        lambda looks: balance.filled(looks, TWO_RACKS, [2], Share(3_000, 1_600), moves_max=50),
+        lambda looks: balance.evened(looks, TEN, moves_max=50),
+        lambda looks: balance.evened(looks, TWO_RACKS, moves_max=50),
+        lambda looks: balance.evened(
+            looks,
+            dict.fromkeys(range(2), ""),
+            sizes={name: 7 * name.partition**2 for name in WIDE},
+            moves_max=50,
+        ),
+        lambda looks: balance.evened(
+            looks, TEN, sizes={name: 7 * name.partition**2 for name in WIDE}, moves_max=50
+        ),
+        lambda looks: balance.away_from_preferred(looks, dict.fromkeys(WIDE, 0)),
+    ],
+)
+def test_S11_no_slice_of_a_plan_looks_at_more_than_some_hundred_partitions(plan):
+    looks = Looks(WIDE)
+    most, seen = 0, 0
+    for _ in plan(looks):
+        most, seen = max(most, looks.count - seen), looks.count
+    assert max(most, looks.count - seen) <= LOOKS_PER_SLICE
+    assert looks.count >= len(WIDE)

@@ -23,6 +23,7 @@ from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.balancing.balance import evened, vacated
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
+from tidemill.core.loop.steps import finished
 
 __all__ = ["drain", "dry_run_option", "reassign_command", "rebalance", "unregister"]
 
@@ -78,10 +79,10 @@ def rebalance(dry_run: bool, as_json: bool, bootstrap: str) -> None:
 
     async def work(client: ClusterClient) -> None:
         plan = await _look(client, await take_cluster_snapshot(client))
-        targets = evened(
+        steps = evened(
             plan.before, plan.racks, usable=plan.usable, sizes=plan.sizes, fixed=plan.fixed
         )
-        plan = replace(plan, targets=targets)
+        plan = replace(plan, targets=finished(steps))
         if plan.fixed:
             count = len(plan.fixed)
             line = "left out: {} partitions that are being moved, have no leader or lack a replica"
@@ -110,8 +111,8 @@ def drain(broker_id: int, cancel: bool, dry_run: bool, as_json: bool, bootstrap:
             await _cancel_drain(client, snapshot, broker_id, dry_run=dry_run, as_json=as_json)
             return
         plan = await _look(client, snapshot, without=[broker_id])
-        targets = vacated(plan.before, plan.racks, [broker_id], usable=plan.usable)
-        plan = replace(plan, targets=targets)
+        steps = vacated(plan.before, plan.racks, [broker_id], usable=plan.usable)
+        plan = replace(plan, targets=finished(steps))
         _check_room(plan, broker_id)
         if dry_run:
             show_plan(plan, as_json=as_json)

@@ -18,6 +18,7 @@ from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIM
 from tidemill.core.balancing.balance import resized
 from tidemill.core.config.keys import parse_assignments
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.steps import finished
 
 __all__ = ["topic"]
 
@@ -179,8 +180,8 @@ async def _resize(cluster: ClusterClient, name: str, factor: int) -> None:
     if factor > len(plan.usable):
         detail = f"{factor} replicas need as many brokers; {len(plan.usable)} can take some"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
-    targets = resized(plan.before, plan.racks, factor, name, usable=plan.usable)
-    await carry_out(cluster, replace(plan, targets=targets))
+    steps = resized(plan.before, plan.racks, factor, name, usable=plan.usable)
+    await carry_out(cluster, replace(plan, targets=finished(steps)))
 
 
 def _replication(info: TopicInfo) -> int:

@@ -22,24 +22,30 @@ but stay.
 `sizes` has the bytes of one replica of each partition, as far as they are known. A partition whose
 size is not known counts as one of middle size, and is not swapped; without any sizes only numbers
 of replicas count.
+
+Plans are `Steps`: a cluster may have tens of thousands of partitions.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
 from types import MappingProxyType
 from typing import NamedTuple, final
 
+from tidemill.core.balancing.ranks import in_order, partition_of, rank_of
 from tidemill.core.balancing.replica_places import TOLERANCE, Assignment, Plan, ReplicaPlaces, Sizes
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import MOVES_PER_BROKER_MAX
+from tidemill.core.limits import MOVES_PER_BROKER_MAX, PARTITIONS_PLANNED_PER_SLICE
+from tidemill.core.loop.steps import Steps
 
 __all__ = [
     "NO_SIZES",
     "Assignment",
+    "ReplicaCounts",
     "Share",
     "Sizes",
     "away_from_preferred",
@@ -61,20 +67,40 @@ def vacated(
     leave: Collection[int],
     *,
     usable: Collection[int] | None = None,
+    fixed: AbstractSet[TopicPartition] = frozenset(),
     moves_max: int = NO_BOUND,
-) -> Plan:
+) -> Steps[Plan]:
     """Moves off the brokers in `leave`. A replica for which there is no other broker stays."""
     takers = (racks.keys() if usable is None else frozenset(usable)) - frozenset(leave)
-    places = ReplicaPlaces(assignment, racks, usable=takers)
-    steps = (
-        places.try_move(name, gone)
-        for name in sorted(assignment)
-        for gone in leave
-        if gone in places.of(name)
-    )
-    for _ in islice(filter(None, steps), moves_max):
-        pass
+    places = ReplicaPlaces(assignment, racks, usable=takers, sizes=NO_SIZES, fixed=fixed)
+    yield from places.counted()
+    moves = 0
+    for seen, name in enumerate(places.names, 1):
+        if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+            yield
+        if name not in fixed and moves < moves_max:
+            moves += sum(places.try_move(name, gone) for gone in leave if gone in places.of(name))
     return places.changes()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReplicaCounts:
+    """How many replicas, and leaderships, each broker has."""
+
+    held: Counter[int] = field(default_factory=Counter)
+    led: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, assignment: Assignment) -> ReplicaCounts:
+        counts = cls()
+        for replicas in assignment.values():
+            counts.add(replicas)
+        return counts
+
+    def add(self, replicas: Sequence[int]) -> None:
+        self.held.update(replicas)
+        self.led[replicas[0]] += 1
 
 
 @final
@@ -85,17 +111,17 @@ class Share(NamedTuple):
     leads: int
 
     @classmethod
-    def of(cls, assignment: Assignment, sharers: Collection[int]) -> Share:
-        held = sum(one in sharers for replicas in assignment.values() for one in replicas)
-        led = sum(replicas[0] in sharers for replicas in assignment.values())
+    def of(cls, counts: ReplicaCounts, sharers: Collection[int]) -> Share:
+        held = sum(counts.held[one] for one in sharers)
+        led = sum(counts.led[one] for one in sharers)
         return cls(held // len(sharers), led // len(sharers))
 
 
-def lacking(assignment: Assignment, joined: Iterable[int], share: Share) -> list[int]:
+def lacking(counts: ReplicaCounts, joined: Iterable[int], share: Share) -> list[int]:
     """Which of `joined` hold or lead less than their share."""
-    held = Counter(one for replicas in assignment.values() for one in replicas)
-    led = Counter(replicas[0] for replicas in assignment.values())
-    return [one for one in joined if held[one] < share.replicas or led[one] < share.leads]
+    return [
+        one for one in joined if counts.held[one] < share.replicas or counts.led[one] < share.leads
+    ]
 
 
 def filled(
@@ -106,20 +132,19 @@ def filled(
     *,
     usable: Collection[int] | None = None,
     sizes: Sizes = NO_SIZES,
-    fixed: Collection[TopicPartition] = (),
+    fixed: AbstractSet[TopicPartition] = frozenset(),
     moves_max: int = NO_BOUND,
-) -> Plan:
+) -> Steps[Plan]:
     """Moves to the brokers in `joined` from those that have more than their share.
 
     They are of middle size, so that the share of bytes comes with that of replicas.
     """
-    places = ReplicaPlaces(assignment, racks, sizes, fixed, usable=usable)
-    steps = chain(
-        iter(partial(places.try_fill, joined, share.replicas), False),
-        iter(partial(places.try_fill_leaders, joined, share.leads), False),
-    )
-    for _ in islice(steps, moves_max):
-        pass
+    places = ReplicaPlaces(assignment, racks, usable=usable, sizes=sizes, fixed=fixed)
+    yield from places.counted()
+    fill = partial(places.try_fill, joined, share.replicas)
+    moves = yield from _repeated(fill, moves_max)
+    fill_leaders = partial(places.try_fill_leaders, joined, share.leads)
+    yield from _repeated(fill_leaders, moves_max - moves)
     return places.changes()
 
 
@@ -129,18 +154,28 @@ def evened(
     *,
     usable: Collection[int] | None = None,
     sizes: Sizes = NO_SIZES,
-    fixed: Collection[TopicPartition] = (),
+    fixed: AbstractSet[TopicPartition] = frozenset(),
     moves_max: int = NO_BOUND,
-) -> Plan:
+) -> Steps[Plan]:
     """Moves that leave all brokers with about as many replicas, bytes and leaderships."""
-    places = ReplicaPlaces(assignment, racks, sizes, fixed, usable=usable)
-    steps = chain(
-        iter(lambda: places.try_even() or places.try_even_bytes(), False),
-        iter(places.try_even_leaders, False),
-    )
-    for _ in islice(steps, moves_max):
-        pass
+    places = ReplicaPlaces(assignment, racks, usable=usable, sizes=sizes, fixed=fixed)
+    yield from places.counted()
+    moves = yield from _repeated(partial(_try_even_either, places), moves_max)
+    yield from _repeated(places.try_even_leaders, moves_max - moves)
     return places.changes()
+
+
+def _try_even_either(places: ReplicaPlaces) -> Steps[bool]:
+    return (yield from places.try_even()) or (yield from places.try_even_bytes())
+
+
+def _repeated(step: Callable[[], Steps[bool]], moves_max: int) -> Steps[int]:
+    """Make a step until it helps no more; how many were made."""
+    moves = 0
+    while moves < moves_max and (yield from step()):
+        moves += 1
+        yield
+    return moves
 
 
 def resized(
@@ -150,10 +185,13 @@ def resized(
     topic: str,
     *,
     usable: Collection[int] | None = None,
-) -> Plan:
+) -> Steps[Plan]:
     """A topic with `factor` replicas, if there are so many brokers; the first ones stay."""
-    places = ReplicaPlaces(assignment, racks, usable=usable)
-    for name in sorted(assignment):
+    places = ReplicaPlaces(assignment, racks, usable=usable, sizes=NO_SIZES)
+    yield from places.counted()
+    for seen, name in enumerate(places.names, 1):
+        if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+            yield
         if name.topic == topic:
             places.resize(name, factor)
     return places.changes()
@@ -186,13 +224,22 @@ def startable(
 
 def away_from_preferred(
     assignment: Assignment, leaders: Mapping[TopicPartition, int]
-) -> list[TopicPartition]:
+) -> Steps[list[TopicPartition]]:
     """Partitions to give back to their first replicas, where a broker lacks over a tenth of its."""
-    preferred = Counter(replicas[0] for replicas in assignment.values())
-    away = [name for name, replicas in assignment.items() if leaders[name] != replicas[0]]
-    lacking = Counter(assignment[name][0] for name in away)
-    return sorted(
-        name
-        for name in away
-        if lacking[assignment[name][0]] > TOLERANCE * preferred[assignment[name][0]]
-    )
+    preferred, lacks = Counter[int](), Counter[int]()
+    away: list[TopicPartition] = []
+    for seen, (name, replicas) in enumerate(assignment.items(), 1):
+        if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+            yield
+        preferred[replicas[0]] += 1
+        if leaders[name] != replicas[0]:
+            lacks[replicas[0]] += 1
+            away.append(name)
+    wrong = {one for one, count in lacks.items() if count > TOLERANCE * preferred[one]}
+    chosen = (rank_of(name) for name in away if assignment[name][0] in wrong)
+    ordered: list[TopicPartition] = []
+    for rank in (yield from in_order(chosen)):
+        if len(ordered) % PARTITIONS_PLANNED_PER_SLICE == 0:
+            yield
+        ordered.append(partition_of(rank))
+    return ordered

@@ -4,17 +4,30 @@ Each `try_` makes one step of a plan of `balance.py`, and is False when no step 
 Every step brings what it evens closer together, so a plan ends: one replica goes from a broker to
 one with fewer; a swap lessens the difference of two brokers in bytes, and leaves the numbers of
 replicas as they were, or even.
+
+All that looks at many partitions is `Steps`: it yields after a few hundred of them. The assignment
+and the sizes must stay as they are until the plan is made.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain, islice, pairwise
-from operator import attrgetter
-from typing import NamedTuple, final
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain, pairwise
+from typing import final
 
+from tidemill.core.balancing.ranks import (
+    Rank,
+    Swap,
+    best_swap,
+    in_order,
+    partition_of,
+    rank_of,
+    set_ranked,
+)
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import PARTITIONS_PLANNED_PER_SLICE
+from tidemill.core.loop.steps import Steps
 
 __all__ = ["TOLERANCE", "Assignment", "Plan", "ReplicaPlaces", "Sizes"]
 
@@ -24,20 +37,8 @@ Sizes = Mapping[TopicPartition, int]
 
 TOLERANCE = 0.1
 """Brokers may differ by this part of the mean before anything is moved."""
-WORTH = 4
-"""A swap copies at most so many times the bytes by which it changes either broker."""
 CHOSEN_FROM_MAX = 500
 """Replicas that are compared by size for one move."""
-
-
-@final
-class _Swap(NamedTuple):
-    """One replica for another one, or for nothing."""
-
-    gain: int
-    """Half of the bytes by which the difference of the two brokers shrinks."""
-    given: TopicPartition
-    taken: TopicPartition | None
 
 
 @final
@@ -52,44 +53,75 @@ class ReplicaPlaces:
         self,
         assignment: Assignment,
         racks: Mapping[int, str],
-        sizes: Sizes | None = None,
-        fixed: Collection[TopicPartition] = (),
         *,
         usable: Collection[int] | None = None,
+        sizes: Sizes,
+        fixed: AbstractSet[TopicPartition] = frozenset(),
     ) -> None:
+        """Nothing is counted yet; see `counted`."""
         usable = sorted(racks if usable is None else usable)
         self._before = assignment
         self._racks = racks
-        self._fixed = frozenset(fixed)
-        self._sizes = _all_sizes(assignment, sizes or {})
-        self._unsized = assignment.keys() - (sizes or {}).keys()
-        """They count as ones of middle size, which is no reason to swap one of them."""
-        self._mean_bytes = sum(self._sizes.values()) // max(1, len(self._sizes))
+        self._fixed = fixed
+        self._sizes = sizes
+        self._middle_bytes = 0
+        """What a replica of unknown size counts for: the mean of the others."""
+        self._mean_bytes = 0
+        self.names: list[TopicPartition] = []
+        """In this order: who gives away gives some of every topic."""
+        self._moved: Plan = {}
+        """Where replicas are by now, of partitions that were changed."""
         self._bytes: dict[int, int] = dict.fromkeys(usable, 0)
-        self._now: Plan = {name: tuple(replicas) for name, replicas in assignment.items()}
         self._held: dict[int, dict[TopicPartition, None]] = {one: {} for one in usable}
         self._led: dict[int, dict[TopicPartition, None]] = {one: {} for one in usable}
         self._shared: dict[int, dict[int, dict[TopicPartition, None]]] = {one: {} for one in usable}
         """Of the partitions that a broker leads, those that each other broker holds too."""
-        for name in sorted(self._now, key=attrgetter("partition", "topic")):
-            self._count(name)  # in this order: who gives away gives some of every topic
+        self._ranked: dict[int, dict[int, list[Rank]]] = {one: {} for one in usable}
+        """What a broker could swap with another one, in order; made when it is first needed."""
+
+    def counted(self) -> Steps[ReplicaPlaces]:
+        """The same, ready for a plan."""
+        yield from self._measure()
+        ranks = yield from in_order(map(rank_of, self._before))
+        for seen, rank in enumerate(ranks, 1):
+            if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+                yield
+            name = partition_of(rank)
+            self.names.append(name)
+            self._count(name)
+        return self
+
+    def _measure(self) -> Steps[None]:
+        known_bytes = known = 0
+        for seen, name in enumerate(self._before if self._sizes else (), 1):
+            if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+                yield
+            if name in self._sizes:
+                known_bytes += self._sizes[name]
+                known += 1
+        self._middle_bytes = known_bytes // max(1, known)
+        unknown_bytes = self._middle_bytes * (len(self._before) - known)
+        self._mean_bytes = (known_bytes + unknown_bytes) // max(1, len(self._before))
 
     def of(self, name: TopicPartition) -> tuple[int, ...]:
-        return self._now[name]
+        return self._moved[name] if name in self._moved else tuple(self._before[name])
 
     def changes(self) -> Plan:
         return {
             name: replicas
-            for name, replicas in sorted(self._now.items())
+            for name, replicas in sorted(self._moved.items())
             if replicas != tuple(self._before[name])
         }
 
+    def _size(self, name: TopicPartition) -> int:
+        return self._sizes.get(name, self._middle_bytes)
+
     def _count(self, name: TopicPartition) -> None:
-        replicas = self._now[name]
+        replicas = self.of(name)
         for one in replicas:
             if one in self._held:
                 self._held[one][name] = None
-                self._bytes[one] += self._sizes[name]
+                self._bytes[one] += self._size(name)
         if replicas and replicas[0] in self._led:
             self._led[replicas[0]][name] = None
             if name not in self._fixed:
@@ -98,23 +130,27 @@ class ReplicaPlaces:
                     shared.setdefault(one, {})[name] = None
 
     def _put(self, name: TopicPartition, replicas: tuple[int, ...]) -> None:
-        before = self._now[name]
+        before = self.of(name)
         for one in before:
             if one in self._held:
                 del self._held[one][name]
-                self._bytes[one] -= self._sizes[name]
+                self._bytes[one] -= self._size(name)
         if before and before[0] in self._led:
             del self._led[before[0]][name]
             for one in before[1:]:
                 del self._shared[before[0]][one][name]
-        self._now[name] = replicas
+        self._moved[name] = replicas
         self._count(name)
+        for one in sorted(self._ranked.keys() & {*before, *replicas}):
+            for taker, ranks in self._ranked[one].items():
+                is_in = self._may_swap(name, one, taker)
+                set_ranked(ranks, rank_of(name, self._size(name)), is_in=is_in)
 
     # --- single moves ----------------------------------------------------------------------------
 
     def try_move(self, name: TopicPartition, gone: int) -> bool:
         """Move the replica on `gone` to the best other broker, if there is one."""
-        others = tuple(one for one in self._now[name] if one != gone)
+        others = tuple(one for one in self.of(name) if one != gone)
         better = self._best(others)
         if better is None:
             return False
@@ -132,10 +168,10 @@ class ReplicaPlaces:
         )
 
     def _replace(self, name: TopicPartition, gone: int, better: int) -> None:
-        self._put(name, tuple(better if one == gone else one for one in self._now[name]))
+        self._put(name, tuple(better if one == gone else one for one in self.of(name)))
 
     def resize(self, name: TopicPartition, factor: int) -> None:
-        replicas = self._now[name]
+        replicas = self.of(name)
         while len(replicas) < factor:
             more = self._best(replicas)
             if more is None:
@@ -145,7 +181,7 @@ class ReplicaPlaces:
 
     # --- shares ----------------------------------------------------------------------------------
 
-    def try_fill(self, joined: Collection[int], share: int) -> bool:
+    def try_fill(self, joined: Collection[int], share: int) -> Steps[bool]:
         """Move one replica to a broker that holds less than its share, from one with more."""
         by_load = sorted(self._held, key=lambda one: (len(self._held[one]), one))
         for empty in by_load:
@@ -156,12 +192,13 @@ class ReplicaPlaces:
                     break
                 # So many replicas of middle size would have so many bytes.
                 wanted = self._mean_bytes * (len(self._held[empty]) + 1) - self._bytes[empty]
-                if self._try_move_one(full, empty, max(0, wanted)):
+                if (yield from self._try_move_one(full, empty, max(0, wanted))):
                     return True
         return False
 
-    def try_fill_leaders(self, joined: Collection[int], share: int) -> bool:
+    def try_fill_leaders(self, joined: Collection[int], share: int) -> Steps[bool]:
         """Put a broker that leads less than its share first in one partition that it holds."""
+        yield
         by_load = sorted(self._led, key=lambda one: (len(self._led[one]), one))
         for taker in by_load:
             if len(self._led[taker]) >= share:
@@ -176,15 +213,16 @@ class ReplicaPlaces:
 
     # --- balance ---------------------------------------------------------------------------------
 
-    def try_even(self) -> bool:
+    def try_even(self) -> Steps[bool]:
         """Move one replica from a fuller broker to an emptier one; False if that helps no more."""
         by_load = sorted(self._held, key=lambda one: (len(self._held[one]), one))
+        allowed = self._count_allowed
         for full in reversed(by_load):
             for empty in by_load:
-                if len(self._held[full]) - len(self._held[empty]) <= self._count_allowed:
+                if len(self._held[full]) - len(self._held[empty]) <= allowed:
                     break
                 wanted = max(0, self._bytes[full] - self._bytes[empty]) // 2
-                if self._try_move_one(full, empty, wanted):
+                if (yield from self._try_move_one(full, empty, wanted)):
                     return True
         return False
 
@@ -194,7 +232,7 @@ class ReplicaPlaces:
         total = sum(map(len, self._held.values()))
         return max(1, int(TOLERANCE * total / max(1, len(self._held))))
 
-    def try_even_bytes(self) -> bool:
+    def try_even_bytes(self) -> Steps[bool]:
         """Swap a big replica for a small one, with the fullest broker or the emptiest."""
         by_bytes = sorted(self._bytes, key=lambda one: (self._bytes[one], one))
         allowed = TOLERANCE * sum(self._bytes.values()) / max(1, len(by_bytes))
@@ -204,7 +242,7 @@ class ReplicaPlaces:
         )
         for full, empty in pairs:
             if self._bytes[full] - self._bytes[empty] > allowed:
-                swap = self._try_find_swap(full, empty)
+                swap = yield from self._try_find_swap(full, empty)
                 if swap is not None:
                     self._replace(swap.given, full, empty)
                     if swap.taken is not None:
@@ -212,29 +250,26 @@ class ReplicaPlaces:
                     return True
         return False
 
-    def _try_find_swap(self, full: int, empty: int) -> _Swap | None:
+    def _try_find_swap(self, full: int, empty: int) -> Steps[Swap | None]:
         """The swap after which the two differ least."""
-        names = sorted(self._swappable(empty, full), key=self._sizes.__getitem__)
-        sizes = [self._sizes[name] for name in names]
-        back: list[TopicPartition | None] = [*names]
-        if self._may_differ_more(full, empty):
-            back.insert(0, None)
-            sizes.insert(0, 0)
-        best: _Swap | None = None
+        yield
+        given = yield from self._swappable(full, empty)
+        taken = yield from self._swappable(empty, full)
         gap = self._bytes[full] - self._bytes[empty]
-        for given in self._swappable(full, empty):
-            size = self._sizes[given]
-            highest = size * (WORTH - 1) // (WORTH + 1)
-            after = bisect_right(sizes, min(size - gap // 2, highest))
-            for at in range(max(0, after - 1), min(after + 1, len(sizes))):
-                change = size - sizes[at]
-                gain = min(change, gap - change)
-                if gain > (0 if best is None else best.gain) and sizes[at] <= highest:
-                    best = _Swap(gain, given, back[at])
-        return best
+        alone = self._may_differ_more(full, empty)
+        return (yield from best_swap(given, taken, gap, may_take_nothing=alone))
 
-    def _swappable(self, full: int, empty: int) -> Iterator[TopicPartition]:
-        return (one for one in self._movable(full, empty) if one not in self._unsized)
+    def _swappable(self, giver: int, taker: int) -> Steps[list[Rank]]:
+        """What one broker could swap with the other, in order; `_put` keeps it so."""
+        if taker not in self._ranked[giver]:
+            found: list[Rank] = []
+            for seen, name in enumerate(self._held[giver], 1):
+                if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+                    yield
+                if self._may_swap(name, giver, taker):
+                    found.append(rank_of(name, self._size(name)))
+            self._ranked[giver][taker] = yield from in_order(found)
+        return self._ranked[giver][taker]
 
     def _may_differ_more(self, full: int, empty: int) -> bool:
         """Whether a replica less here and one more there keeps the numbers of replicas even."""
@@ -243,33 +278,40 @@ class ReplicaPlaces:
         counts[empty] += 1
         return max(counts.values()) - min(counts.values()) <= self._count_allowed
 
-    def _try_move_one(self, full: int, empty: int, wanted_bytes: int) -> bool:
+    def _try_move_one(self, full: int, empty: int, wanted_bytes: int) -> Steps[bool]:
         """Move the first replica of about this size, else that which comes closest."""
+        yield
         best: TopicPartition | None = None
-        best_off = 0
-        for name in islice(self._movable(full, empty), CHOSEN_FROM_MAX):
-            off = 4 * abs(self._sizes[name] - wanted_bytes) // max(1, wanted_bytes)
+        best_off = compared = 0
+        for seen, name in enumerate(self._held[full], 1):
+            if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+                yield
+            if not self._may_move(name, full, empty):
+                continue
+            off = 4 * abs(self._size(name) - wanted_bytes) // max(1, wanted_bytes)
             if best is None or off < best_off:
                 best, best_off = name, off
-            if not best_off:
+            compared += 1
+            if not best_off or compared == CHOSEN_FROM_MAX:
                 break
         if best is None:
             return False
         self._replace(best, full, empty)
         return True
 
-    def _movable(self, full: int, empty: int) -> Iterator[TopicPartition]:
-        """What one broker holds and the other could hold instead."""
-        for name in self._held[full]:
-            replicas = self._now[name]
-            if empty in replicas or name in self._fixed:
-                continue
-            others = {self._racks.get(one) for one in replicas if one != full}
-            if self._racks[empty] in others and self._racks[full] not in others:
-                continue  # two replicas would share a rack that do not now
-            yield name
+    def _may_move(self, name: TopicPartition, giver: int, taker: int) -> bool:
+        """Whether `taker` could hold a replica instead, and no rack is lost by that."""
+        replicas = self.of(name)
+        if giver not in replicas or taker in replicas or name in self._fixed:
+            return False
+        others = [self._racks.get(one) for one in replicas if one != giver]
+        return self._racks[taker] not in others or self._racks[giver] in others
 
-    def try_even_leaders(self) -> bool:
+    def _may_swap(self, name: TopicPartition, giver: int, taker: int) -> bool:
+        """A guess of its size would be no reason to copy it."""
+        return name in self._sizes and self._may_move(name, giver, taker)
+
+    def try_even_leaders(self) -> Steps[bool]:
         """Put another broker first in one partition; False if that helps no more.
 
         Leaderships also go along chains: from the fullest broker to one with which it shares a
@@ -277,6 +319,7 @@ class ReplicaPlaces:
         """
         by_load = sorted(self._led, key=lambda one: (len(self._led[one]), one))
         for full in reversed(by_load):
+            yield
             path = self._try_find_path(full)
             if path is not None:
                 for giver, taker in pairwise(path):
@@ -299,12 +342,5 @@ class ReplicaPlaces:
 
     def _hand_over(self, giver: int, taker: int) -> None:
         name = next(iter(self._shared[giver][taker]))
-        others = tuple(one for one in self._now[name] if one != taker)
+        others = tuple(one for one in self.of(name) if one != taker)
         self._put(name, (taker, *others))
-
-
-def _all_sizes(assignment: Assignment, sizes: Sizes) -> dict[TopicPartition, int]:
-    """The size of each partition; the mean where it is not known."""
-    known = [sizes[name] for name in assignment if name in sizes]
-    mean = sum(known) // max(1, len(known))
-    return {name: sizes.get(name, mean) for name in assignment}

@@ -250,7 +250,8 @@ class Controllership:
     async def _keep_up(self, term: int) -> None:
         """Do what nobody asks for: drain, remake, balance."""
         now, config = self._clock.monotonic(), self._live.current
-        plan = self._upkeep.plan(self._image, config, now, self._keeper.unread_pages)
+        unread = self._keeper.unread_pages
+        plan = await run_steps(self._upkeep.plan(self._image, config, now, unread))
         moved = await self.partitions.reassign(plan.moves, term=term)
         led = await self.partitions.elect(plan.elections, unclean=False, term=term)
         _tell("moving the replicas of %d partitions", moved)

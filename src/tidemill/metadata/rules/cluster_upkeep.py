@@ -24,7 +24,12 @@ from typing import final
 from tidemill.core.balancing.balance import NO_SIZES, Sizes, away_from_preferred
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import BALANCE_AFTER_RETURN_S, UPKEEP_INTERVAL_S
+from tidemill.core.limits import (
+    BALANCE_AFTER_RETURN_S,
+    PARTITIONS_PLANNED_PER_SLICE,
+    UPKEEP_INTERVAL_S,
+)
+from tidemill.core.loop.steps import Steps
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 from tidemill.metadata.rules.decisions import (
     draining_brokers,
@@ -40,6 +45,7 @@ from tidemill.metadata.rules.healing import (
     has_single_copy,
     vacating_moves,
 )
+from tidemill.metadata.rules.replica_survey import all_partitions
 
 __all__ = ["ClusterUpkeep", "TrySizes", "UpkeepPlan"]
 
@@ -114,7 +120,8 @@ class ClusterUpkeep:
         config: BrokerConfig,
         now: float,
         unread: Collection[int] = (),
-    ) -> UpkeepPlan:
+    ) -> Steps[UpkeepPlan]:
+        """What to do now; `unread` are pages of the metadata that cannot be read."""
         self._fills = self._fills or unread != self._unread
         self._unread = unread
         moves: Moves = {}
@@ -122,16 +129,18 @@ class ClusterUpkeep:
         if now >= self._move_at and self._has_to_move(image, config, now):
             self._move_at = now + UPKEEP_INTERVAL_S
             have_share = _awaiting(image) & draining_brokers(image)
-            moves = self._healing(image, config, now)
+            moves = yield from self._healing(image, config, now)
             if not moves and self._is_healed:
-                moves, filled = self._filling(image, config, now)
+                moves, filled = yield from self._filling(image, config, now)
                 have_share |= filled
         if now < self._balance_at:
             return UpkeepPlan(moves, have_share=have_share)
         self._balance_at = now + config.leader_imbalance_check_interval_seconds
         if config.auto_rebalance == "always" and not moves and self._is_healed:
-            moves = self._evening(image, config, now)
-        elections = _elections(image) if config.auto_leader_rebalance_enable else []
+            moves = yield from self._evening(image, config, now)
+        elections: list[TopicPartition] = []
+        if config.auto_leader_rebalance_enable:
+            elections = yield from _elections(image)
         return UpkeepPlan(moves, elections, have_share)
 
     def _has_to_move(self, image: MetadataImage, config: BrokerConfig, now: float) -> bool:
@@ -139,22 +148,22 @@ class ClusterUpkeep:
             return True
         return self._fills and config.auto_rebalance != "off" and bool(_awaiting(image))
 
-    def _healing(self, image: MetadataImage, config: BrokerConfig, now: float) -> Moves:
+    def _healing(self, image: MetadataImage, config: BrokerConfig, now: float) -> Steps[Moves]:
         """The moves that go before all others."""
         leaving = self._leaving(image, config, now)
-        moves, self._vacates = self._vacating(image, leaving)
+        moves: Moves = {}
+        self._vacates = False
+        if leaving:
+            moves, self._vacates = yield from vacating_moves(image, leaving, self._unread)
         if not moves and self._grows:
-            growth = growing_moves(image, config, self._unread)
+            growth = yield from growing_moves(image, config, self._unread)
             moves, has_more, self._growth_waits = growth
             self._grows = has_more or self._growth_waits
         return moves
 
-    def _vacating(self, image: MetadataImage, leaving: frozenset[int]) -> tuple[Moves, bool]:
-        return vacating_moves(image, leaving, self._unread) if leaving else ({}, False)
-
     def _filling(
         self, image: MetadataImage, config: BrokerConfig, now: float
-    ) -> tuple[Moves, frozenset[int]]:
+    ) -> Steps[tuple[Moves, frozenset[int]]]:
         """The moves to brokers that have joined; who of them awaits nothing more."""
         joined = _awaiting(image) & usable_brokers(image)
         if not self._fills or config.auto_rebalance == "off":
@@ -162,19 +171,22 @@ class ClusterUpkeep:
         sizes = self._try_sizes() if joined else NO_SIZES
         if sizes is None:
             return {}, frozenset()
-        self._fills = False
         if not joined:
+            self._fills = False
             return {}, frozenset()
         leaving = self._leaving(image, config, now)
-        return filling_moves(image, joined, leaving, sizes, self._unread)
+        steps = filling_moves(image, joined, leaving, sizes, self._unread)
+        moves, have_share = yield from steps
+        self._fills = bool(moves)  # until they have begun; that is a change
+        return moves, have_share
 
-    def _evening(self, image: MetadataImage, config: BrokerConfig, now: float) -> Moves:
+    def _evening(self, image: MetadataImage, config: BrokerConfig, now: float) -> Steps[Moves]:
         """The moves from full to empty brokers."""
         sizes = self._try_sizes()
         if sizes is None:
             self._balance_at = now + UPKEEP_INTERVAL_S
             return {}
-        moves, has_more = evening_moves(image, sizes, self._unread)
+        moves, has_more = yield from evening_moves(image, sizes, self._unread)
         if has_more:
             self._balance_at = now + _soon_s(config)
         return moves
@@ -204,21 +216,21 @@ def _soon_s(config: BrokerConfig) -> float:
     return min(BALANCE_AFTER_RETURN_S, config.leader_imbalance_check_interval_seconds)
 
 
-def _elections(image: MetadataImage) -> list[TopicPartition]:
+def _elections(image: MetadataImage) -> Steps[list[TopicPartition]]:
     """Partitions that their first replica should lead, and can; not those that are being moved."""
     electable = live_brokers(image).electable - unhearing_brokers(image)
-    partitions = {
-        TopicPartition(name, index): partition
-        for name, topic in image.topics.items()
-        for index, partition in enumerate(topic.own_partitions)
-        if not partition.is_moving
-    }
-    away = away_from_preferred(
-        {name: one.replicas for name, one in partitions.items()},
-        {name: one.leader for name, one in partitions.items()},
-    )
-    return [
-        name
-        for name in away
-        if (first := partitions[name].replicas[0]) in electable and first in partitions[name].isr
-    ]
+    assignment: dict[TopicPartition, tuple[int, ...]] = {}
+    leaders: dict[TopicPartition, int] = {}
+    electing = set[TopicPartition]()
+    for seen, (name, _, partition) in enumerate(all_partitions(image), 1):
+        if seen % PARTITIONS_PLANNED_PER_SLICE == 0:
+            yield
+        if not partition.is_moving:
+            first = partition.replicas[0]
+            assignment[name] = partition.replicas
+            leaders[name] = partition.leader
+            if partition.leader != first and first in electable and first in partition.isr:
+                electing.add(name)
+    away = yield from away_from_preferred(assignment, leaders)
+    yield
+    return [name for name in away if name in electing]

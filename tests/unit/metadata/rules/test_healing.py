@@ -6,6 +6,8 @@ from collections.abc import Collection, Sequence
 from uuid import UUID
 
 from tidemill.core.ids import TopicId
+from tidemill.core.limits import PARTITIONS_PLANNED_PER_SLICE
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -16,6 +18,7 @@ from tidemill.metadata.image.metadata_image import (
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.metadata.rules.election import new_partition
 from tidemill.metadata.rules.healing import evening_moves, filling_moves
+from tidemill.metadata.rules.replica_survey import ReplicaSurvey
 
 NOBODY = frozenset[int]()
 
@@ -59,8 +62,13 @@ def image(
 
 def test_no_partition_loses_a_rack_while_a_broker_is_about_to_stop():
     cluster = image("abb", topic("t", *[(0, 1)] * 6), leaving=[1])
-    assert filling_moves(cluster, [2], NOBODY, {})[0] == {}
-    assert evening_moves(cluster, {}) == ({}, False)
+    assert finished(filling_moves(cluster, [2], NOBODY, {}))[0] == {}
+    assert finished(evening_moves(cluster, {})) == ({}, False)
     stays = image("abb", topic("t", *[(0, 1)] * 6))
-    moves, _ = filling_moves(stays, [2], NOBODY, {})
+    moves, _ = finished(filling_moves(stays, [2], NOBODY, {}))
     assert {tuple(sorted(one)) for one in moves.values()} == {(0, 2)}
+
+
+def test_S11_all_partitions_are_looked_at_in_slices():
+    wide = image("abc", topic("t", *[(0, 1)] * 10 * PARTITIONS_PLANNED_PER_SLICE))
+    assert sum(1 for _ in ReplicaSurvey.of(wide)) == 10

@@ -25,8 +25,9 @@ from tidemill.metadata.image.topic_config import AlterOp, TopicConfig
 from tidemill.metadata.rules.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.rules.decisions import elected, moved, reconcile, without_member
 from tidemill.metadata.rules.election import new_partition
-from tidemill.metadata.rules.healing import assignment_of, moving_of, vacating_moves
+from tidemill.metadata.rules.healing import vacating_moves
 from tidemill.metadata.rules.placement import ClusterLoad, Load
+from tidemill.metadata.rules.replica_survey import ReplicaSurvey
 from tidemill.metadata.rules.store_writes import with_minimum_in_force
 from tidemill.metadata.rules.topic_planner import (
     ConfigChange,
@@ -283,22 +284,24 @@ def test_a_view_is_not_moved_and_no_plan_counts_its_partitions():
     with pytest.raises(KafkaError, match="is a view"):
         moved(before, "orders.eu", 0, None, lambda *_: ())
     mine = {TopicPartition("orders", 0), TopicPartition("orders", 1)}
-    assert assignment_of(before).keys() == mine
+    assert finished(ReplicaSurvey.of(before)).assignment.keys() == mine
     draft = ImageDraft(before)
     draft.put_broker(BrokerImage(broker_id=2, epoch=1, host="h", port=1))
     draft.set_members({n: MemberImage(broker_id=n, epoch=1) for n in range(3)})
-    assert vacating_moves(draft.finish().after, {1})[0].keys() == mine
+    assert finished(vacating_moves(draft.finish().after, {1}))[0].keys() == mine
 
 
 def test_a_move_of_the_base_counts_once():
     moving = replace(BASE.partitions[0], replicas=(0, 1), adding=(1,), isr=(0,))
-    assert moving_of(image(replace(BASE, partitions=(moving,)), view())) == [((1,), ())]
+    both = image(replace(BASE, partitions=(moving,)), view())
+    assert finished(ReplicaSurvey.of(both)).moving == [((1,), ())]
 
 
 def test_leaderships_are_given_back_in_the_base_alone():
     away = tuple(replace(one, leader=one.replicas[1]) for one in BASE.partitions)
     upkeep = ClusterUpkeep()
-    plan = upkeep.plan(image(replace(BASE, partitions=away), view()), broker_config(), 0.0)
+    steps = upkeep.plan(image(replace(BASE, partitions=away), view()), broker_config(), 0.0)
+    plan = finished(steps)
     assert plan.elections == [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 
 

@@ -18,6 +18,7 @@ from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import options_of
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.loop.steps import finished
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     MemberImage,
@@ -134,7 +135,7 @@ def planned(broker, image, *, after_s):
     """What the controller does by itself after some time in office."""
     upkeep, config = ClusterUpkeep(), broker.cluster.live.current
     upkeep.took_office(image, config, 0.0)
-    return upkeep.plan(image, config, after_s)
+    return finished(upkeep.plan(image, config, after_s))
 
 
 @changes("auto.leader.rebalance.enable")
