@@ -101,6 +101,7 @@ class Peer:
     client_address = "192.0.2.1"
     is_internal = True
     is_passed_on = False
+    is_librdkafka = False
     server_endpoint = Endpoint("192.0.2.9", 9092)
 
 

@@ -87,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         "_resources",
         "_transport",
         "client_address",
+        "is_librdkafka",
         "last_active",
         "principal",
     )
@@ -112,6 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         """Since when we have been reading the request that is arriving; 0 if there is none."""
         self._closing_since = 0.0
         self.principal = ANONYMOUS
+        self.is_librdkafka = False
         self.last_active = resources.services.clock.monotonic()
 
     # --- the peer of a request context -----------------------------------------------------------

@@ -45,6 +45,9 @@ _FORBIDDEN: Final = {
 class Peer(Protocol):
     """The connection, as far as handlers need it."""
 
+    is_librdkafka: bool
+    """The client has said that it is librdkafka, or built on it."""
+
     @property
     def principal(self) -> str: ...
 

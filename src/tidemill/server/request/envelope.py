@@ -28,7 +28,7 @@ CORRELATION_ID = 0
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _PassedOn:
     """The client of a request that another broker has passed on."""
 
@@ -37,6 +37,7 @@ class _PassedOn:
     server_endpoint: Endpoint
     is_internal: bool = True
     is_passed_on: bool = True
+    is_librdkafka: bool = False
 
 
 def make_handler(inside: Iterable[Handler]) -> Handler:

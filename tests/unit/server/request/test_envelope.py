@@ -58,6 +58,7 @@ class Bench:
             client_address="",
             is_internal=True,
             is_passed_on=False,
+            is_librdkafka=False,
             server_endpoint=Endpoint("h", 1),
         )
         return self.handler.handle(RequestContext(self.services, peer, 0, "c"), request)

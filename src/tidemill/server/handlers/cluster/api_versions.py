@@ -32,6 +32,8 @@ __all__ = ["VERSIONS", "make_handler", "try_unsupported_version_answer"]
 VERSIONS = (0, 4)
 _CLIENT_SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
 _V0_ANSWER = Struct(">iihihhh")
+LIBRDKAFKA_NAMES = ("librdkafka", "confluent-kafka-")
+"""Itself, and the clients for Python, Go, .NET and JavaScript that are built on it."""
 FIRST_WITH_CLIENT_SOFTWARE = 3
 FIRST_WITH_LEVEL_0 = 4
 """Older Java clients fail at a supported range that begins with 0 (T13)."""
@@ -50,6 +52,8 @@ def make_handler(others: Iterable[Handler]) -> Handler:
     def handle(context: ClusterContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.version >= FIRST_WITH_CLIENT_SOFTWARE:
             _check_client_software(request)
+            name = request.client_software_name
+            context.peer.is_librdkafka = name.startswith(LIBRDKAFKA_NAMES)
         image = context.image
         lowest = 0 if context.version >= FIRST_WITH_LEVEL_0 else 1
         return ApiVersionsResponse(

@@ -9,13 +9,14 @@ The answer shows only offsets that are committed in `__consumer_offsets`, so no 
 older state (I28). An offset that an open transaction may still change is refused with
 UNSTABLE_OFFSET_COMMIT if the client asks for stable ones; else the last committed one is given.
 
-So is every offset while this coordinator loads, and on a former coordinator if a member of the
-consumer protocol asks, whose heartbeats find the next one. For librdkafka asks again about single
-partitions only: after an error for the group it would never begin to read them (its issue 5586).
+For librdkafka so is every offset while this coordinator loads, or where another broker coordinates:
+it asks again about single partitions only, and after an error for the group it would never begin to
+read them (its issue 5586). Its heartbeats find the other broker.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -42,16 +43,18 @@ __all__ = ["HANDLER"]
 
 FIRST_WITH_SEVERAL_GROUPS = 8
 NO_OFFSET = -1
+_NOT_READY = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 
 
 def handle(context: GroupContext, request: OffsetFetchRequest) -> Answer:
     stable = request.require_stable
+    refuse = partial(_refuse_group, later=_answered_later(context, require_stable=stable))
     if context.version >= FIRST_WITH_SEVERAL_GROUPS:
         return answer_each(
             context,
             request.groups,
             lambda wanted: _fetch(context, wanted, require_stable=stable),
-            partial(_refuse_group, require_stable=stable),
+            refuse,
             lambda groups: OffsetFetchResponse(groups=groups),
         )
     return join_deferred(
@@ -86,7 +89,11 @@ def _read(
         lambda shard, _now: shard.offsets.fetch(
             wanted, version=version, require_stable=require_stable
         ),
-        lambda code: _refuse_group(wanted, KafkaError(code), require_stable=require_stable),
+        lambda code: _refuse_group(
+            wanted,
+            KafkaError(code),
+            later=_answered_later(context, require_stable=require_stable),
+        ),
     )
 
 
@@ -152,30 +159,30 @@ def _old_partition(entry: OffsetFetchResponsePartitions) -> OffsetFetchResponseP
 
 def _refuse(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetchResponse:
     if request.groups:
-        refuse = partial(_refuse_group, error=error, require_stable=request.require_stable)
-        return OffsetFetchResponse(groups=[refuse(one) for one in request.groups])
+        return OffsetFetchResponse(groups=[_refuse_group(one, error) for one in request.groups])
     wanted = _as_group(request)
-    answer = _refuse_group(wanted, error, require_stable=request.require_stable)
+    answer = _refuse_group(wanted, error)
     # Version 1 has no error for the whole request.
     answer.topics = [_refuse_topic(one, error.code) for one in wanted.topics or ()]
     return _without_groups(answer)
 
 
 def _refuse_group(
-    wanted: OffsetFetchRequestGroup, error: KafkaError, *, require_stable: bool
+    wanted: OffsetFetchRequestGroup,
+    error: KafkaError,
+    *,
+    later: Collection[ErrorCode] = (),
 ) -> OffsetFetchResponseGroup:
-    if require_stable and wanted.topics and _comes_again(wanted, error.code):
+    """`later`: codes instead of which every partition that is named is not stable yet."""
+    if wanted.topics and error.code in later:
         unstable = [_refuse_topic(one, ErrorCode.UNSTABLE_OFFSET_COMMIT) for one in wanted.topics]
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=unstable)
     return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=int(error.code))
 
 
-def _comes_again(wanted: OffsetFetchRequestGroup, code: ErrorCode) -> bool:
-    """Whether the client finds the right coordinator without an error for the group."""
-    is_member = wanted.member_id is not None
-    return code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or (
-        code is ErrorCode.NOT_COORDINATOR and is_member
-    )
+def _answered_later(context: GroupContext, *, require_stable: bool) -> Collection[ErrorCode]:
+    """Why the client is told that offsets are not stable yet, so that it asks again."""
+    return _NOT_READY if require_stable and context.peer.is_librdkafka else ()
 
 
 def _refuse_topic(wanted: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.server.one_broker import Peer
 from tidemill.core.errors import ErrorCode
 from tidemill.metadata.features.level_changes import LevelChange, Way
 from tidemill.server.handlers import HANDLERS
@@ -104,3 +105,14 @@ def test_apis_of_brokers_are_not_advertised_and_markers_are_for_administrators_t
     assert ApiKey.ALTER_PARTITION not in _ranges(broker)
     assert _ranges(broker)[ApiKey.WRITE_TXN_MARKERS] == (1, 2)
     assert _ranges(broker)[ApiKey.END_TXN] == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_librdkafka"),
+    [("librdkafka", True), ("confluent-kafka-python", True), ("apache-kafka-java", False)],
+)
+def test_a_client_that_is_built_on_librdkafka_is_known_by_its_name(broker, name, is_librdkafka):
+    peer = Peer()
+    request = ApiVersionsRequest(client_software_name=name, client_software_version="1")
+    broker.call(request, 3, peer)
+    assert peer.is_librdkafka == is_librdkafka

@@ -10,6 +10,7 @@ from tests.unit.server.group_requests import (
     fetch,
     fetch_request,
 )
+from tests.unit.server.one_broker import Peer
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.server.handlers.offsets import offset_fetch
 from tidemill.server.request.authorizer import Operation
@@ -75,25 +76,20 @@ def test_a_broker_that_is_not_the_coordinator_refuses(broker, version):
     assert code == ErrorCode.NOT_COORDINATOR
 
 
-@pytest.mark.parametrize(
-    ("code", "member_id", "is_stable", "comes_again"),
-    [
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None, True, True),
-        (ErrorCode.NOT_COORDINATOR, "m", True, True),
-        (ErrorCode.NOT_COORDINATOR, None, True, False),  # no heartbeat finds the next one
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "m", False, False),
-        (ErrorCode.GROUP_AUTHORIZATION_FAILED, "m", True, False),
-    ],
-)
-def test_a_coordinator_that_is_not_ready_has_only_offsets_that_are_not_stable_yet(
-    groups, code, member_id, is_stable, comes_again
+@pytest.mark.parametrize("is_librdkafka", [False, True])
+@pytest.mark.parametrize("is_stable", [False, True])
+def test_librdkafka_hears_of_no_error_for_the_group_after_which_it_would_not_ask_again(
+    broker, is_librdkafka, is_stable
 ):
-    request = fetch_request(groups, 9, names=("t",), require_stable=is_stable)
-    request.groups[0].member_id = member_id
-    answer = offset_fetch.HANDLER.refuse(request, KafkaError(code)).groups[0]
+    peer = Peer()
+    peer.is_librdkafka = is_librdkafka
+    broker.make_topic("t")  # this broker does not coordinate
+    answer = broker.call(fetch_request(broker, 9, require_stable=is_stable), 9, peer).groups[0]
     codes = [one.error_code for topic in answer.topics for one in topic.partitions]
-    assert answer.error_code == (ErrorCode.NONE if comes_again else code)
-    assert codes == ([ErrorCode.UNSTABLE_OFFSET_COMMIT] if comes_again else [])
+    if is_librdkafka and is_stable:
+        assert (answer.error_code, codes) == (0, [ErrorCode.UNSTABLE_OFFSET_COMMIT])
+    else:
+        assert (answer.error_code, codes) == (ErrorCode.NOT_COORDINATOR, [])
 
 
 def test_one_group_that_may_not_be_described_is_refused_alone(groups):
