@@ -216,6 +216,8 @@ DISK_LOOK_BYTES_MIN = MIB
 """Appended bytes after which the file system is asked early how much is free."""
 DISK_LOOK_SHARE = 4
 """It is asked when a quarter of the room was taken: several brokers may share the disk."""
+REFUSED_KEPT_MS = 300_000
+"""How long what follows a refused batch waits for it: as long as librdkafka tries."""
 REFUSED_PRODUCERS_MAX = 1_000
 """Idempotent producers of one partition of which a batch was refused and has not come again."""
 CHECKPOINT_PRODUCERS_PER_SLICE = 20_000

@@ -91,7 +91,7 @@ class LeaderLog:
 
         With `work`, LongBatch says that the check takes too long for the loop: nothing changed.
         """
-        self._check_writable(records, acks)
+        self._check_writable(records, acks, now_ms)
         policy = self._partition.settings.policy
         batch, header, requesting = prepare_produced(records, policy, now_ms, work)
         requests: Requests | None = None
@@ -109,23 +109,23 @@ class LeaderLog:
         now_ms: int,
     ) -> Appended:
         """Append a batch that was prepared, with what it asks for; otherwise like `append`."""
-        self._check_writable(batch, acks)
+        self._check_writable(batch, acks, now_ms)
         return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
 
-    def _check_writable(self, batch: memoryview, acks: int) -> None:
+    def _check_writable(self, batch: memoryview, acks: int, now_ms: int) -> None:
         try:
             self._partition.check_writable(acks)
         except KafkaError as error:
             if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
-                self._note_refused(batch, error.code)
+                self._note_refused(batch, error.code, now_ms)
             raise
 
-    def _note_refused(self, batch: memoryview, code: ErrorCode) -> None:
+    def _note_refused(self, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
         """Nobody has looked at the batch yet: it may be one that is refused for good."""
         with suppress(KafkaError):
             header = read_header(batch)
             if header.producer_id >= 0 and self.log.producers.check(header) is None:
-                self._refused.add(header, code)
+                self._refused.add(header, code, now_ms)
 
     def _append_produced(
         self,
@@ -138,7 +138,7 @@ class LeaderLog:
     ) -> Appended:
         if header.producer_id >= 0:
             if self._refused:
-                self._refused.check(header)
+                self._refused.check(header, now_ms)
             original = self.log.producers.check(header)
             if original is not None:
                 return Appended(
@@ -151,7 +151,7 @@ class LeaderLog:
                 self._partition.find_holds().take_in(requests, batch, header, acks=acks)
             appended = self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
         except DiskFull:
-            self._refused.add(header, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._refused.add(header, ErrorCode.KAFKA_STORAGE_ERROR, now_ms)
             raise
         if self._refused:
             self._refused.appended(header)

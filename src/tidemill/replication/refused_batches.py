@@ -7,7 +7,8 @@ the log knows, what follows is a gap: the producer would begin another epoch, an
 other partitions have stored (I4).
 
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
-another epoch. In another leader epoch everything begins anew: another leader may have taken it.
+another epoch. In another leader epoch everything begins anew: another leader may have taken it. And
+who has not come again for as long as clients try has given it up.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import OrderedDict
 from typing import NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import REFUSED_PRODUCERS_MAX
+from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
 from tidemill.wire.batch import BatchHeader
 
 __all__ = ["RefusedBatches"]
@@ -30,6 +31,7 @@ class _Refused(NamedTuple):
     producer_epoch: int
     base_sequence: int
     code: ErrorCode
+    at_ms: int
 
 
 @final
@@ -48,20 +50,24 @@ class RefusedBatches:
     def clear(self) -> None:
         self._refused.clear()
 
-    def check(self, header: BatchHeader) -> None:
+    def check(self, header: BatchHeader, now_ms: int) -> None:
         """KafkaError: a batch before this one was refused, and has not come again."""
         found = self._refused.get(header.producer_id)
-        if found is not None and _is_behind(header, found):
-            raise KafkaError(found.code, "a batch before this one was refused")
+        if found is None or not _is_behind(header, found):
+            return
+        if now_ms - found.at_ms > REFUSED_KEPT_MS:
+            del self._refused[header.producer_id]
+            return
+        raise KafkaError(found.code, "a batch before this one was refused")
 
-    def add(self, header: BatchHeader, code: ErrorCode) -> None:
+    def add(self, header: BatchHeader, code: ErrorCode, now_ms: int) -> None:
         """The batch was refused, and nothing of it was appended."""
         if header.producer_id < 0 or header.base_sequence < 0:
             return
         found = self._refused.get(header.producer_id)
         if found is None or not _is_behind(header, found):
             self._refused[header.producer_id] = _Refused(
-                header.producer_epoch, header.base_sequence, code
+                header.producer_epoch, header.base_sequence, code, now_ms
             )
         if len(self._refused) > REFUSED_PRODUCERS_MAX:
             self._refused.popitem(last=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partitions import OWN, SECOND, append, batch, image, leader
+from tests.support.partitions import NOW_MS, OWN, SECOND, append, batch, image, leader
 from tests.unit.replication.test_room_for_appends import AMPLE, LOW, RESERVE, set_free
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
-from tidemill.core.limits import REFUSED_PRODUCERS_MAX
+from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
 from tidemill.replication.refused_batches import RefusedBatches
 from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.wire.batch import read_header
@@ -107,5 +107,17 @@ def test_I36_refused_producers_are_bounded():
     refused = RefusedBatches()
     for producer_id in range(2 * REFUSED_PRODUCERS_MAX):
         one = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
-        refused.add(read_header(one), ErrorCode.KAFKA_STORAGE_ERROR)
+        refused.add(read_header(one), ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
     assert len(refused) == REFUSED_PRODUCERS_MAX
+
+
+def test_a_batch_that_does_not_come_again_is_not_waited_for_for_ever():
+    refused = RefusedBatches()
+    first, second = (
+        read_header(batch(producer_id=9, producer_epoch=0, base_sequence=sequence))
+        for sequence in (0, 1)
+    )
+    refused.add(first, ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
+    assert code_of(lambda: refused.check(second, NOW_MS + REFUSED_KEPT_MS))
+    refused.check(second, NOW_MS + REFUSED_KEPT_MS + 1)
+    assert not refused
