@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import final
 
@@ -44,8 +45,10 @@ from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE, Software
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
 from tidemill.metadata.store.coord import Coord
+from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.replication.vouching.silence import SILENCE_S
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.directory_meta import owning_cluster
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -59,6 +62,7 @@ log = logging.getLogger(__name__)
 
 HAND_OVER_S = 2.0
 """The controller answers in milliseconds; if all brokers stop, there may be none."""
+HEARD_LOOK_S = 0.005
 
 
 @final
@@ -285,12 +289,24 @@ class Broker:
         cluster = self.cluster
         if self.failed or cluster.has_left:
             return
+        led = [partition for partition in self.replicas if partition.is_leader]
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 await cluster.leave()
                 await cluster.wait_left()
         except (TimeoutError, StoreUnavailable):
             log.warning("no controller took over what this broker leads; it stops all the same")
+        else:
+            await self._wait_heard(led)
+
+    async def _wait_heard(self, led: Sequence[Partition]) -> None:
+        """Fetch once from each successor: it is silent as long as this broker may still act."""
+        if not self.cluster.lease.ends_by_clock:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SILENCE_S):
+                while not all(one.has_handed_over for one in led):  # noqa: ASYNC110 - rare
+                    await asyncio.sleep(HEARD_LOOK_S)
 
     async def abandon(self) -> None:
         """End as a killed process does, for tests: nothing is answered, flushed or marked."""

@@ -310,6 +310,14 @@ class Partition:
         return self.is_leader and self.mandate.is_silent
 
     @property
+    def has_handed_over(self) -> bool:
+        """Whether another broker leads and has heard from this one, or nobody else leads."""
+        image = self.image
+        if image is None or image.leader in (NO_LEADER, self.broker_id):
+            return True
+        return self.as_follower.knows_mark
+
+    @property
     def is_vouched(self) -> bool:
         """Whether this broker leads, and needs no lease for now: its followers vouch for it."""
         led = self.led
