@@ -48,7 +48,6 @@ from tidemill.metadata.store.coord import Coord
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.replication.vouching.silence import SILENCE_S
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.directory_meta import owning_cluster
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -290,22 +289,23 @@ class Broker:
         if self.failed or cluster.has_left:
             return
         led = [partition for partition in self.replicas if partition.is_leader]
+        deadline = asyncio.get_running_loop().time() + HAND_OVER_S
         try:
-            async with asyncio.timeout(HAND_OVER_S):
+            async with asyncio.timeout_at(deadline):
                 await cluster.leave()
                 await cluster.wait_left()
         except (TimeoutError, StoreUnavailable):
             log.warning("no controller took over what this broker leads; it stops all the same")
         else:
-            await self._wait_heard(led)
+            await self._wait_heard(led, deadline)
 
-    async def _wait_heard(self, led: Sequence[Partition]) -> None:
+    async def _wait_heard(self, led: Sequence[Partition], deadline: float) -> None:
         """Fetch once from each successor: it is silent as long as this broker may still act."""
         if not self.cluster.lease.ends_by_clock:
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(SILENCE_S):
-                while not all(one.has_handed_over for one in led):  # noqa: ASYNC110 - rare
+            async with asyncio.timeout_at(deadline):
+                while led := [one for one in led if not one.has_handed_over]:  # noqa: ASYNC110 - rare
                     await asyncio.sleep(HEARD_LOOK_S)
 
     async def abandon(self) -> None:

@@ -176,9 +176,9 @@ class FollowerLog:
         partition.durable_offset = max(partition.durable_offset, start)
         return True
 
-    def start_was_saved(self) -> None:
-        """A checkpoint has the start that the leader has told."""
-        self._saved_start = None
+    def start_was_saved(self, start: int) -> None:
+        """A checkpoint has a start that the leader has told; the log may start higher by now."""
+        self._saved_start = None if self.log.log_start_offset == start else start
 
     # --- cuts ------------------------------------------------------------------------------------
 

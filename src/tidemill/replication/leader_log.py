@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ACKS_ALL", "Appended", "LeaderLog"]
 
+_PASSING: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+"""A leader refuses so while others are missing, or while it has no lease or is silent."""
+
 ACKS_ALL: Final = -1
 
 
@@ -62,6 +65,7 @@ class LeaderLog:
         "_partition",
         "_refused",
         "_start_waiters",
+        "agreed_start",
         "log",
     )
 
@@ -73,6 +77,8 @@ class LeaderLog:
         self._durable_waiters = OffsetWaiters()
         self._start_waiters = OffsetWaiters()
         """Those that wait until no in-sync replica has what was deleted."""
+        self.agreed_start = 0
+        """Whoever joins must have deleted what is below: a client was told that it is gone."""
         self._refused = RefusedBatches()
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
@@ -80,6 +86,7 @@ class LeaderLog:
     def epoch_began(self) -> None:
         """Another leader epoch: what was asked of the flusher in the last one does not count."""
         self._flush_requested_offset = 0
+        self.agreed_start = self.log.log_start_offset
         self._refused.clear()
 
     # --- produced batches ------------------------------------------------------------------------
@@ -116,12 +123,16 @@ class LeaderLog:
         try:
             self._partition.check_writable(acks)
         except KafkaError as error:
-            if error.code is ErrorCode.NOT_ENOUGH_REPLICAS:
-                self._note_refused(batch, error.code, now_ms)
+            self.refused_for_now(batch, error.code, now_ms)
             raise
 
-    def _note_refused(self, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
-        """Nobody has looked at the batch yet: it may be one that is refused for good."""
+    def refused_for_now(self, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
+        """Let none overtake a batch that may be taken later in this epoch.
+
+        Nobody has looked at it yet: it may be one that is refused for good.
+        """
+        if code not in _PASSING or not self._partition.is_leader:
+            return
         with suppress(KafkaError):
             header = read_header(batch)
             if header.producer_id >= 0 and self.log.producers.check(header) is None:
@@ -302,7 +313,9 @@ class LeaderLog:
         """A follower has fetched, or others are in sync."""
         led = self._partition.led
         if len(self._start_waiters) and led is not None:
-            self._start_waiters.release(led.agreed_start(self.log.log_start_offset))
+            agreed = led.agreed_start(self.log.log_start_offset)
+            self.agreed_start = max(self.agreed_start, agreed)
+            self._start_waiters.release(agreed)
 
     def fail_waiters(self, code: ErrorCode) -> None:
         """Answer every waiting acknowledgement with `code`: the partition cannot promise it."""

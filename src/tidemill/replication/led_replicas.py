@@ -142,9 +142,9 @@ class LedReplicas:
         return True
 
     def agreed_start(self, own_start: int) -> int:
-        """Nobody who may be in sync has anything below; UNKNOWN_OFFSET if that is not known."""
+        """Nobody who may be in sync, or soon is, has anything below; UNKNOWN_OFFSET: not known."""
         start = own_start
-        for broker_id in self.in_sync.maximal:
+        for broker_id in {*self.in_sync.maximal, *self._candidates}:
             if broker_id != self._own_id:
                 position = self.followers.get(broker_id)
                 start = min(

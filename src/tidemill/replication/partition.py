@@ -260,7 +260,7 @@ class Partition:
         return JoinBar(
             log_end_offset=max(self.high_watermark, start),
             flushed_offset=flushed if self.settings.flush_before_ack else UNKNOWN_OFFSET,
-            log_start_offset=self.log.log_start_offset,
+            log_start_offset=self.as_leader.agreed_start,
             must_keep_up=len(self.isr) < self.effective_in_sync_min,
         )
 

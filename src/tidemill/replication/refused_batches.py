@@ -1,10 +1,11 @@
 """Batches of idempotent producers that were refused for now, so that none overtakes another. Pure.
 
 A log takes any sequence of a producer that it does not know. So if the first of several batches in
-flight finds no room, or too few replicas in sync, and the second one does, the retry of the first
-is out of order: librdkafka takes it for stored, and its records are lost (I1). Of a producer that
-the log knows, what follows is a gap: the producer would begin another epoch, and send again what
-other partitions have stored (I4).
+flight is refused for now, and the second one is not, the retry of the first is out of order:
+librdkafka takes it for stored, and its records are lost (I1). Of a producer that the log knows,
+what follows is a gap: the producer would begin another epoch, and send again what other partitions
+have stored (I4). Refused for now is what finds no room or too few replicas in sync, comes while the
+leader may not act, or is in a transaction whose coordinator cannot be asked.
 
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
 another epoch. In another leader epoch everything begins anew: another leader may have taken it. And
@@ -66,6 +67,7 @@ class RefusedBatches:
             return
         found = self._refused.get(header.producer_id)
         if found is None or not _is_behind(header, found):
+            self._refused.pop(header.producer_id, None)  # the newest one comes last
             self._refused[header.producer_id] = _Refused(
                 header.producer_epoch, header.base_sequence, code, now_ms
             )
@@ -73,8 +75,13 @@ class RefusedBatches:
             self._refused.popitem(last=False)
 
     def appended(self, header: BatchHeader) -> None:
-        """The batch was appended: it is the refused one, or of another epoch."""
-        self._refused.pop(header.producer_id, None)
+        """The batch was appended; it may be one before the refused one."""
+        found = self._refused.get(header.producer_id)
+        if found is None:
+            return
+        is_of_epoch = found.producer_epoch == header.producer_epoch
+        if not is_of_epoch or found.base_sequence == header.base_sequence:
+            del self._refused[header.producer_id]
 
 
 def _is_behind(header: BatchHeader, found: _Refused) -> bool:

@@ -142,6 +142,28 @@ def test_fetches_go_on_while_a_slow_disk_takes_the_log_starts(run):
     assert bench.saved == 2
 
 
+def test_I9_the_leader_hears_of_a_start_that_was_saved_although_it_moved_meanwhile(run):
+    bench = Bench(log())
+    bench.may_save.clear()
+    follower = bench.partitions[0].as_follower
+
+    async def main() -> None:
+        await bench.fetch(data(0, batch(4, epoch=EPOCH), high_watermark=4))
+        for start in (2, 3):
+            bench.clock.advance(5.0)
+            await bench.fetch(data(0, high_watermark=4, log_start_offset=start))
+        assert follower.start_offset == 0
+        bench.may_save.set()
+        await turns()
+        assert follower.start_offset == 2
+        bench.clock.advance(5.0)
+        await bench.fetch(data(0, high_watermark=4, log_start_offset=3))
+        await turns()
+        assert follower.start_offset == 3
+
+    run(main())
+
+
 def test_log_starts_that_cannot_be_saved_are_tried_each_second_with_one_line_a_minute(run, caplog):
     bench = Bench(log())
     bench.save_fault = StorageFault("input/output error")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partitions import NOW_MS, OWN, SECOND, append, batch, image, leader
+from tests.support.partitions import NOW_MS, OWN, SECOND, Lease, append, batch, image, leader
 from tests.unit.replication.test_room_for_appends import AMPLE, LOW, RESERVE, set_free
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
@@ -71,6 +71,30 @@ def test_I1_a_batch_does_not_overtake_one_that_found_too_few_replicas_in_sync():
     assert code_of(lambda: send(part, 1)) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert send(part, 0).base_offset == 0
     assert send(part, 1).base_offset == 1
+
+
+def test_I1_a_batch_does_not_overtake_one_that_came_while_the_leader_could_not_act():
+    lease = Lease()
+    part = leader(lease=lease)
+    lease.may_act = False
+    assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lease.may_act = True
+    assert code_of(lambda: send(part, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(part, 0).base_offset == 0
+    assert send(part, 1).base_offset == 1
+
+
+def test_a_batch_before_the_refused_one_does_not_take_its_place():
+    refused = RefusedBatches()
+    first, second, third = (
+        read_header(batch(producer_id=9, producer_epoch=0, base_sequence=sequence))
+        for sequence in (0, 1, 2)
+    )
+    refused.add(second, ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
+    refused.appended(first)
+    assert code_of(lambda: refused.check(third, NOW_MS))
+    refused.appended(second)
+    refused.check(third, NOW_MS)
 
 
 def test_a_producer_that_begins_another_epoch_goes_on(part):

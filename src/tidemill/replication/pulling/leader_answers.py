@@ -148,7 +148,7 @@ class LeaderAnswers:
     def _follow_start(self, partition: Partition, leader_start: int) -> None:
         if partition.as_follower.follow_start(leader_start):
             if self._checkpoint is None:
-                partition.as_follower.start_was_saved()
+                partition.as_follower.start_was_saved(partition.log.log_start_offset)
             else:
                 self._unsaved[partition] = None
 
@@ -185,14 +185,14 @@ class LeaderAnswers:
                 log.error("checkpoint failed: %s", fault)
         else:
             for partition, start in starts.items():
-                if partition.log.log_start_offset == start:
-                    self._start_was_saved(partition)
+                self._start_was_saved(partition, start)
         finally:
             self._is_saving = False
 
-    def _start_was_saved(self, partition: Partition) -> None:
-        del self._unsaved[partition]
-        partition.as_follower.start_was_saved()
+    def _start_was_saved(self, partition: Partition, start: int) -> None:
+        if partition.log.log_start_offset == start:
+            del self._unsaved[partition]
+        partition.as_follower.start_was_saved(start)
         self._start_saved(partition)
 
     # --- cuts ------------------------------------------------------------------------------------

@@ -271,6 +271,9 @@ class _Appends:
             self._long = long
             self._is_repeated = True
             raise
+        except KafkaError as error:
+            partition.as_leader.refused_for_now(records, error.code, self._now_ms)
+            raise
 
     def _writable(self, name: str | None, index: int, *, is_new: bool) -> Partition:
         """The partition, if clients may write to it and the request has not named it before."""

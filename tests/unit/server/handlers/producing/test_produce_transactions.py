@@ -125,6 +125,15 @@ def test_producers_are_told_codes_that_they_know(orders, said, told):
     assert orders.partition("orders").log.log_end_offset == 0
 
 
+def test_I1_a_batch_does_not_overtake_one_whose_transaction_could_not_be_verified(orders):
+    orders.services.verifier.codes[0] = ErrorCode.NOT_COORDINATOR
+    assert codes(orders, batch()) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    orders.services.verifier.codes.clear()
+    assert codes(orders, batch(1)) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert codes(orders, batch()) == [ErrorCode.NONE]
+    assert codes(orders, batch(1)) == [ErrorCode.NONE]
+
+
 def test_I22_a_marker_that_comes_during_the_question_ends_the_transaction_for_good(orders):
     produce(orders, batch())
     end(orders)
