@@ -144,7 +144,7 @@ class LedReplicas:
     def agreed_start(self, own_start: int) -> int:
         """Nobody who may be in sync, or soon is, has anything below; UNKNOWN_OFFSET: not known."""
         start = own_start
-        for broker_id in {*self.in_sync.maximal, *self._candidates}:
+        for broker_id in sorted({*self.in_sync.maximal, *self._candidates}):
             if broker_id != self._own_id:
                 position = self.followers.get(broker_id)
                 start = min(
