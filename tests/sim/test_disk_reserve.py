@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 from tests.sim.replicas import eventually, leader_of, replica, replicas_agree
 from tests.sim.three_brokers import IDS, SEEDS
@@ -21,6 +23,20 @@ RESERVE_BYTES = 4 * MIB
 VALUE = b"x" * 100_000
 GIVE_UP_S = 2.0
 LARGE = 1 << 40
+
+
+@asynccontextmanager
+async def started(
+    world: SimWorld, broker_ids: Iterable[int]
+) -> AsyncIterator[tuple[ClusterClient, Producer]]:
+    """Brokers that serve, and what a test asks them by."""
+    for broker_id in broker_ids:
+        await world.start_broker(broker_id)
+    async with (
+        ClusterClient(world.client_net(), world.bootstrap) as cluster,
+        Producer(cluster, world.clock) as producer,
+    ):
+        yield cluster, producer
 
 
 async def is_refused(cluster: ClusterClient, world: SimWorld, to: TopicPartition) -> bool:
@@ -92,12 +108,7 @@ def test_R12_a_disk_that_records_have_filled_still_deletes_the_topic_that_makes_
 
 def test_R12_a_follower_at_the_reserve_leaves_the_in_sync_set_and_comes_back():
     async def main(world: SimWorld) -> None:
-        for broker_id in IDS:
-            await world.start_broker(broker_id)
-        async with (
-            ClusterClient(world.client_net(), world.bootstrap) as cluster,
-            Producer(cluster, world.clock) as producer,
-        ):
+        async with started(world, IDS) as (cluster, producer):
             await Admin(cluster).create_topic(SMALL.topic, partitions=1, replication=3)
             await eventually(lambda: replicas_agree(world, IDS, SMALL))
             leader = leader_of(world, IDS, SMALL)
@@ -117,12 +128,7 @@ def test_R12_a_follower_at_the_reserve_leaves_the_in_sync_set_and_comes_back():
 
 def test_R12_a_follower_without_room_hears_what_was_deleted_and_comes_back():
     async def main(world: SimWorld) -> None:
-        for broker_id in IDS:
-            await world.start_broker(broker_id)
-        async with (
-            ClusterClient(world.client_net(), world.bootstrap) as cluster,
-            Producer(cluster, world.clock) as producer,
-        ):
+        async with started(world, IDS) as (cluster, producer):
             admin = Admin(cluster)
             configs = {"segment.bytes": str(MIB // 4)}
             await admin.create_topic(BIG.topic, partitions=1, replication=3, configs=configs)
@@ -152,11 +158,7 @@ def test_R12_a_follower_without_room_hears_what_was_deleted_and_comes_back():
 
 def test_R12_a_delayed_record_does_not_keep_a_full_disk_full():
     async def main(world: SimWorld) -> None:
-        await world.start_broker(0)
-        async with (
-            ClusterClient(world.client_net(), world.bootstrap) as cluster,
-            Producer(cluster, world.clock) as producer,
-        ):
+        async with started(world, [0]) as (cluster, producer):
             configs = {"retention.ms": "300000", "segment.bytes": "262144"}
             await Admin(cluster).create_topic(
                 SMALL.topic, partitions=1, replication=1, configs=configs
