@@ -12,10 +12,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from bench import qbench
 from bench.clusters import (
@@ -65,6 +65,8 @@ CLIENT = {
     "message.timeout.ms": 60_000,
 }
 """A client that looks for the new leader at once: the row is about brokers."""
+LOOK_S = 0.05
+"""So often it is made to look: by itself librdkafka asks once a second who leads."""
 
 
 Kind = Callable[[Path], MeasuredCluster]
@@ -237,7 +239,10 @@ def _send_one(producer: Producer, topic: str) -> float:
     heard: list[object] = []
     producer.produce(topic, bytes(LATENCY_RECORD_BYTES), partition=0, callback=_noting(heard))
     while not heard:
-        producer.poll(0.05)
+        producer.poll(LOOK_S)
+        if not heard:
+            with suppress(KafkaException):  # the broker that it asks may be the one that has gone
+                producer.list_topics(topic, timeout=LOOK_S)
     if heard[0] is not None:
         raise MeasurementFailed(f"a record was not delivered: {heard[0]}")
     return time.monotonic()
