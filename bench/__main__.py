@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from bench import kafka, other_revision, qbench
+from bench import fresh_memory, kafka, other_revision, qbench
 from bench.environment import ROOT, facts
 from bench.lab import Lab, Sizes
 from bench.other_revision import judged_as_revision
@@ -67,6 +67,7 @@ def main() -> int:
     with_kafka = isinstance(rival, kafka.KafkaSubject)
     report = Report(facts=facts(with_kafka=with_kafka, options=shlex.join(sys.argv[1:])))
     _warn_if_busy(report)
+    _touch_memory(report)
     if rival is None:
         report.skipped.append("Apache Kafka: ratios against it are missing")
     _measure(rows, report, options, rival)
@@ -117,6 +118,12 @@ def _warn_if_busy(report: Report) -> None:
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     if load > BUSY_SHARE * cpus:
         report.warnings.append(f"the machine was busy before the run: load {load:.1f}, {cpus} CPUs")
+
+
+def _touch_memory(report: Report) -> None:
+    wanted = int(fresh_memory.free_bytes() * fresh_memory.SHARE)
+    print(f"bench: touching {wanted / 1e9:.1f} GB of free memory once", file=sys.stderr)
+    report.facts["memory_touched_gb"] = round(fresh_memory.touch(wanted) / 1e9, 1)
 
 
 def _keep(report: Report, directory: Path) -> list[Path]:
