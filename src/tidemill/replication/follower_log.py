@@ -19,6 +19,7 @@ from tidemill.replication.following import RefusedCut, check_batches
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut, PartitionLog
 from tidemill.wire.batch import BatchHeader, iter_headers
+from tidemill.wire.marks import is_ours
 
 if TYPE_CHECKING:
     from tidemill.replication.partition import Partition
@@ -135,7 +136,7 @@ class FollowerLog:
             )
             last_position, last = found[-1]
             end = last_position + last.size_bytes
-            if partition.is_internal or _has_only_markers(found):
+            if partition.is_internal or _are_of_brokers(found):
                 partition.room.take_for_own(end)
             else:
                 partition.room.take_for_copies(end)
@@ -247,6 +248,11 @@ class FollowerLog:
             partition.holds.was_cut()
 
 
-def _has_only_markers(found: Sequence[tuple[int, BatchHeader]]) -> bool:
-    """Ends of transactions: the leader writes them also when it refuses records."""
-    return found[0][1].is_control and all(header.is_control for _, header in found)
+def _are_of_brokers(found: Sequence[tuple[int, BatchHeader]]) -> bool:
+    """Ends of transactions, and holds that move or end: leaders write them also when they refuse
+    records, and wait for followers with what they free by that."""
+    return _is_of_broker(found[0][1]) and all(_is_of_broker(header) for _, header in found)
+
+
+def _is_of_broker(header: BatchHeader) -> bool:
+    return header.is_control or is_ours(header)

@@ -22,6 +22,7 @@ from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.replication.partition import Partition
 from tidemill.storage.files.disk_room import DiskRoom
+from tidemill.wire.marks import mark_ours
 from tidemill.wire.records import build_pair_batch
 
 RESERVE = 64 << 20
@@ -48,7 +49,9 @@ def append_own(to: Partition) -> None:
 
 
 def append_held(to: Partition) -> None:
-    to.as_leader.append_ours(bytearray(batch()), now_ms=NOW_MS)
+    ours = bytearray(batch())
+    mark_ours(ours)
+    to.as_leader.append_ours(ours, now_ms=NOW_MS)
 
 
 def is_refused(act: Callable[[Partition], object], part: Partition) -> bool:
@@ -103,6 +106,7 @@ def test_R12_a_retry_is_acknowledged_while_records_are_refused():
     ("write", "topic", "refused_at"),
     [
         (append, "t", [LOWER, LOWEST]),
+        (append_held, "t", [LOWEST]),
         (append_own, OFFSETS_TOPIC, [LOWEST]),
         (end_transaction, "t", [LOWEST]),
     ],
