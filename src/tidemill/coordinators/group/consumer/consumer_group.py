@@ -366,8 +366,8 @@ class ConsumerGroup:
             is_free=is_free,
             may_be_late=not joins and not member.is_classic,
         )
-        if after.revoking != current.revoking:
-            listed = request.topic_partitions
+        listed = request.topic_partitions
+        if after.revoking != current.revoking or listed is not None:
             is_told = after.state is MemberState.UNREVOKED_PARTITIONS
             member.has_listed_less = is_told and not lists_any(listed, after.revoking)
         if not joins:

@@ -36,8 +36,9 @@ class ConsumerMember:
     metadata: MemberMetadata = _NEW_METADATA
     current: CurrentAssignment = _NEW_CURRENT
     has_listed_less: bool = False
-    """The list that it sent last, when it was told to give up partitions, did not have them. So it
-    may never send another one: what it does not list now it does not read. Soft state."""
+    """The list that it sent when it was told to give up partitions did not have them, and none has
+    come since. So it may never send another one: what it does not list now it does not read. Soft
+    state."""
 
     @property
     def is_classic(self) -> bool:

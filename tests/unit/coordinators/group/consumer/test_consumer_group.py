@@ -552,6 +552,24 @@ def test_I26_an_unchanged_list_gives_away_nothing_that_it_had(desk):
     assert second.reading
 
 
+def test_I26_who_lists_what_it_was_told_to_give_up_has_it_until_it_lists_less(desk):
+    first, second = Client(desk, "m1", ["t"]), Client(desk, "m2", ["t"])
+    first.beat()
+    second.beat()
+    first.beat(complies=True)  # it lists nothing, and is told to give up two while it begins
+    first.beat()  # it lists all four
+    first.beat()  # nothing is new: it has not given up the two yet
+
+    second.beat()
+    second.comply()
+
+    assert not first.reading & second.reading
+    settle(first, second)
+    assert first.reading
+    assert second.reading
+    assert not first.reading & second.reading
+
+
 def test_I27_who_listed_less_before_it_was_told_need_not_list_again(desk):
     first, second = Client(desk, "m1", ["t"]), Client(desk, "m2", ["t"])
     first.beat()
