@@ -16,7 +16,6 @@ read them (its issue 5586). Its heartbeats find the other broker.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -41,25 +40,23 @@ from tidemill.wire.generated.offset_fetch import (
 
 __all__ = ["HANDLER"]
 
+FIRST_WITH_ERROR = 2
 FIRST_WITH_SEVERAL_GROUPS = 8
 NO_OFFSET = -1
 _NOT_READY = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 
 
 def handle(context: GroupContext, request: OffsetFetchRequest) -> Answer:
+    wanted, combine = request.groups, _with_groups
+    if context.version < FIRST_WITH_SEVERAL_GROUPS:
+        wanted, combine = [_as_group(request)], _without_groups
     stable = request.require_stable
-    refuse = partial(_refuse_group, later=_answered_later(context, require_stable=stable))
-    if context.version >= FIRST_WITH_SEVERAL_GROUPS:
-        return answer_each(
-            context,
-            request.groups,
-            lambda wanted: _fetch(context, wanted, require_stable=stable),
-            refuse,
-            lambda groups: OffsetFetchResponse(groups=groups),
-        )
-    return join_deferred(
-        [_fetch(context, _as_group(request), require_stable=stable)],
-        lambda groups: _without_groups(groups[0]),
+    return answer_each(
+        context,
+        wanted,
+        lambda one: _fetch(context, one, require_stable=stable),
+        partial(_refuse_group, context, require_stable=stable),
+        combine,
     )
 
 
@@ -75,8 +72,13 @@ def _fetch(
         return _read(context, wanted, require_stable=require_stable)
     forbidden = [one for one in wanted.topics if not _may_describe(context, one)]
     refused = [_refuse_topic(one, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for one in forbidden]
-    wanted.topics = allowed
-    found = _read(context, wanted, require_stable=require_stable)
+    to_read = OffsetFetchRequestGroup(
+        group_id=wanted.group_id,
+        member_id=wanted.member_id,
+        member_epoch=wanted.member_epoch,
+        topics=allowed,
+    )
+    found = _read(context, to_read, require_stable=require_stable)
     return join_deferred([found], lambda groups: _with_refused(groups[0], refused))
 
 
@@ -90,9 +92,7 @@ def _read(
             wanted, version=version, require_stable=require_stable
         ),
         lambda code: _refuse_group(
-            wanted,
-            KafkaError(code),
-            later=_answered_later(context, require_stable=require_stable),
+            context, wanted, KafkaError(code), require_stable=require_stable
         ),
     )
 
@@ -132,7 +132,12 @@ def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
-def _without_groups(answer: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+def _with_groups(groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+    return OffsetFetchResponse(groups=groups)
+
+
+def _without_groups(groups: list[OffsetFetchResponseGroup]) -> OffsetFetchResponse:
+    (answer,) = groups
     return OffsetFetchResponse(
         error_code=answer.error_code,
         topics=[
@@ -159,30 +164,33 @@ def _old_partition(entry: OffsetFetchResponsePartitions) -> OffsetFetchResponseP
 
 def _refuse(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetchResponse:
     if request.groups:
-        return OffsetFetchResponse(groups=[_refuse_group(one, error) for one in request.groups])
+        return _with_groups([_error_of(one, error.code) for one in request.groups])
     wanted = _as_group(request)
-    answer = _refuse_group(wanted, error)
+    answer = _error_of(wanted, error.code)
     # Version 1 has no error for the whole request.
     answer.topics = [_refuse_topic(one, error.code) for one in wanted.topics or ()]
-    return _without_groups(answer)
+    return _without_groups([answer])
 
 
 def _refuse_group(
+    context: GroupContext,
     wanted: OffsetFetchRequestGroup,
     error: KafkaError,
     *,
-    later: Collection[ErrorCode] = (),
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    """`later`: codes instead of which every partition that is named is not stable yet."""
-    if wanted.topics and error.code in later:
-        unstable = [_refuse_topic(one, ErrorCode.UNSTABLE_OFFSET_COMMIT) for one in wanted.topics]
-        return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=unstable)
-    return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=int(error.code))
+    """An error for the group, or for each partition that is named."""
+    code = error.code
+    if require_stable and context.peer.is_librdkafka and code in _NOT_READY:
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    if wanted.topics and (code is not error.code or context.version < FIRST_WITH_ERROR):
+        refused = [_refuse_topic(one, code) for one in wanted.topics]
+        return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=refused)
+    return _error_of(wanted, error.code)
 
 
-def _answered_later(context: GroupContext, *, require_stable: bool) -> Collection[ErrorCode]:
-    """Why the client is told that offsets are not stable yet, so that it asks again."""
-    return _NOT_READY if require_stable and context.peer.is_librdkafka else ()
+def _error_of(wanted: OffsetFetchRequestGroup, code: ErrorCode) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=int(code))
 
 
 def _refuse_topic(wanted: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:

@@ -7,10 +7,11 @@ from tests.unit.server.group_requests import (
     FIRST_WITH_GROUPS,
     OFFSETS_TOPIC,
     commit,
+    commit_request,
     fetch,
     fetch_request,
 )
-from tests.unit.server.one_broker import Peer
+from tests.unit.server.one_broker import Peer, value_of
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.server.handlers.offsets import offset_fetch
 from tidemill.server.request.authorizer import Operation
@@ -76,20 +77,42 @@ def test_a_broker_that_is_not_the_coordinator_refuses(broker, version):
     assert code == ErrorCode.NOT_COORDINATOR
 
 
+@pytest.mark.parametrize("version", [7, 9])
 @pytest.mark.parametrize("is_librdkafka", [False, True])
 @pytest.mark.parametrize("is_stable", [False, True])
 def test_librdkafka_hears_of_no_error_for_the_group_after_which_it_would_not_ask_again(
-    broker, is_librdkafka, is_stable
+    broker, is_librdkafka, is_stable, version
 ):
     peer = Peer()
     peer.is_librdkafka = is_librdkafka
     broker.make_topic("t")  # this broker does not coordinate
-    answer = broker.call(fetch_request(broker, 9, require_stable=is_stable), 9, peer).groups[0]
-    codes = [one.error_code for topic in answer.topics for one in topic.partitions]
+    request = fetch_request(broker, version, require_stable=is_stable)
+    answer = broker.call(request, version, peer)
+    if version >= FIRST_WITH_GROUPS:
+        answer = answer.groups[0]
     if is_librdkafka and is_stable:
+        codes = [one.error_code for topic in answer.topics for one in topic.partitions]
         assert (answer.error_code, codes) == (0, [ErrorCode.UNSTABLE_OFFSET_COMMIT])
     else:
-        assert (answer.error_code, codes) == (ErrorCode.NOT_COORDINATOR, [])
+        assert answer.error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.fixture
+def waiting(broker):
+    """The other replica of the offsets topic has not fetched a commit: reads wait for that."""
+    broker.join_broker(2)
+    broker.make_topic(OFFSETS_TOPIC, -1, assignments={0: [1, 2]})
+    broker.make_topic("t", -1, assignments={0: [1]})
+    broker.start_deferred(commit_request(broker, 5), 9)
+    return broker
+
+
+def test_I28_version_1_hears_of_a_coordinator_that_goes_while_it_waits(waiting):
+    answer = waiting.start_deferred(fetch_request(waiting, 1), 1)
+    waiting.groups.runtime.resign(0)
+    waiting.partition(OFFSETS_TOPIC).become_follower(waiting.partition(OFFSETS_TOPIC).image)
+    (topic,) = value_of(answer).topics
+    assert [one.error_code for one in topic.partitions] == [ErrorCode.NOT_COORDINATOR]
 
 
 def test_one_group_that_may_not_be_described_is_refused_alone(groups):
