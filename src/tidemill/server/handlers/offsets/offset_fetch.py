@@ -9,9 +9,10 @@ The answer shows only offsets that are committed in `__consumer_offsets`, so no 
 older state (I28). An offset that an open transaction may still change is refused with
 UNSTABLE_OFFSET_COMMIT if the client asks for stable ones; else the last committed one is given.
 
-For librdkafka so is every offset while this coordinator loads, or where another broker coordinates:
-it asks again about single partitions only, and after an error for the group it would never begin to
-read them (its issue 5586). Its heartbeats find the other broker.
+For librdkafka so is every offset while this coordinator loads, where another broker coordinates, or
+if a commit that the answer waits for is not stored in time: it asks again about single partitions
+only, and after an error for the group it would never begin to read them (its issue 5586). Its
+heartbeats find the other broker.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ __all__ = ["HANDLER"]
 FIRST_WITH_ERROR = 2
 FIRST_WITH_SEVERAL_GROUPS = 8
 NO_OFFSET = -1
-_NOT_READY = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+_NOT_READY = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
 
 
 def handle(context: GroupContext, request: OffsetFetchRequest) -> Answer:

@@ -115,6 +115,16 @@ def test_I28_version_1_hears_of_a_coordinator_that_goes_while_it_waits(waiting):
     assert [one.error_code for one in topic.partitions] == [ErrorCode.NOT_COORDINATOR]
 
 
+def test_librdkafka_asks_again_after_a_commit_that_others_did_not_fetch_in_time(waiting):
+    peer = Peer()
+    peer.is_librdkafka = True
+    answer = waiting.start_deferred(fetch_request(waiting, 9, require_stable=True), 9, peer)
+    waiting.partition(OFFSETS_TOPIC).as_leader.fail_waiters(ErrorCode.REQUEST_TIMED_OUT)
+    (found,) = value_of(answer).groups
+    codes = [one.error_code for topic in found.topics for one in topic.partitions]
+    assert (found.error_code, codes) == (0, [ErrorCode.UNSTABLE_OFFSET_COMMIT])
+
+
 def test_one_group_that_may_not_be_described_is_refused_alone(groups):
     commit(groups, 5)
     groups.permissions.deny(Operation.DESCRIBE, "other")
