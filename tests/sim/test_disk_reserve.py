@@ -17,6 +17,7 @@ from tidemill.client.producing.producer import Producer
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB
+from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.sim.world import SimWorld
 
 BIG, SMALL = TopicPartition("big", 0), TopicPartition("small", 0)
@@ -154,6 +155,33 @@ def test_R12_a_follower_without_room_hears_what_was_deleted_and_comes_back():
             await admin.delete_records(BIG.topic, {0: end - 1})
             await asyncio.sleep(700.0)  # until retention has removed the segments
             assert full in led.isr
+
+    SimWorld(1).run(main)
+
+
+def test_R12_a_damaged_segment_is_mended_once_there_is_room_for_another_one():
+    async def main(world: SimWorld) -> None:
+        async with started(world, IDS) as (cluster, producer):
+            configs = {"segment.bytes": str(8 * MIB)}
+            await Admin(cluster).create_topic(
+                BIG.topic, partitions=1, replication=3, configs=configs
+            )
+            for _ in range(120):
+                await (await producer.send(BIG.topic, VALUE, partition=0)).offset()
+            await eventually(lambda: replicas_agree(world, IDS, BIG))
+            full = next(one for one in IDS if one != leader_of(world, IDS, BIG))
+            at, disk = replica(world, full, BIG), world.disk(full)
+            leave_free(world, full, one_of=8)
+            await asyncio.sleep(2.0)
+            assert isinstance(at.log, FilePartitionLog)
+            segment = at.log.segments.holding(0)
+            disk.flip_bit(segment.path, segment.size_bytes - 9)
+            world.broker(full).directory.doubt([segment.path])
+            for _ in range(2_000):
+                await asyncio.sleep(0.01)
+                assert free_bytes(world, full) > at.room.reserve_bytes
+            disk.set_capacity(None)
+            await eventually(lambda: world.broker(full).telemetry.damage_mended == 1)
 
     SimWorld(1).run(main)
 

@@ -282,6 +282,7 @@ def build_data_plane(
         directory=directory,
         telemetry=telemetry,
         log_changes=log_changes,
+        room=room,
         ask=BatchAsker(batch_links).ask,
     )
     mender = Mender(

@@ -28,6 +28,7 @@ from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.batch_asker import DamagedThere
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Buffer, Disk
+from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
@@ -81,6 +82,7 @@ class MendTools:
     directory: LogDirectory
     telemetry: Telemetry
     log_changes: asyncio.Lock
+    room: DiskRoom
     ask: AskBatches
 
 
@@ -241,8 +243,12 @@ class MendAttempts:
 
     @asynccontextmanager
     async def _begun(self, way: _Way) -> AsyncIterator[SegmentMend]:
-        """An attempt; what it has written is removed, unless it was put in place."""
+        """An attempt; what it has written is removed, unless it was put in place.
+
+        Raises DiskFull: an attempt that cannot end must not use up the reserve, again and again.
+        """
         log_, segment = self._log, self._segment
+        self._tools.room.check_for_own(segment.size_bytes)
         later = [one for one in log_.segments if one.base_offset >= segment.next_offset]
         epochs = LeaderEpochs(log_.epochs.entries())
         begin = partial(

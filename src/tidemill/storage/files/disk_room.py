@@ -10,7 +10,8 @@ refused while a reserve is still free. What it is for decides how far an append 
     below the reserve      produced records: they are many, and new
     below 3/4 of it        copies of a leader's records: it has accepted them, and waits
     below 1/2 of it        what this broker writes for itself: offsets, groups, transactions,
-                           markers, compaction, releases and carried copies of held records.
+                           markers, compaction, releases and carried copies of held records;
+                           and whoever would get there by writing a damaged segment anew.
                            Consumers that commit are how a queue gets empty, and retention passes
                            a hold only when that has moved
     never                  metadata, checkpoints, deletions, indexes, snapshots
@@ -83,6 +84,14 @@ class DiskRoom:
             self._refuse("offsets, groups, transactions, held records and compaction")
         self._took(taken)
 
+    def check_for_own(self, size_bytes: int) -> None:
+        """Before this broker writes a copy of so much, which looks will notice. DiskReserved.
+
+        Nobody waits for it: its refusal is no reason to look again, or to refuse records.
+        """
+        if self._taken_bytes + size_bytes > self._own_end:
+            raise self._reserved("another copy of a segment")
+
     def _took(self, taken: int) -> None:
         self._taken_bytes = taken
         if taken >= self._look_at:
@@ -93,7 +102,10 @@ class DiskRoom:
         if not self.is_refusing and not self._was_refused:
             self.on_due()
         self._was_refused = True
-        raise DiskReserved(
+        raise self._reserved(whom)
+
+    def _reserved(self, whom: str) -> DiskReserved:
+        return DiskReserved(
             f"{self._path}: No space left for {whom}, "
             f"a reserve of {self.reserve_bytes} bytes is kept for metadata and deletions"
         )

@@ -54,6 +54,14 @@ def test_R12_the_reserve_refuses_records_first_and_the_brokers_own_state_last(fr
     assert refused(at(free_bytes)) == expected
 
 
+def test_R12_a_copy_of_a_segment_leaves_half_of_the_reserve_and_refuses_nobody_else():
+    room = at(RESERVE + 8 * MIB)
+    assert not is_refused(room.check_for_own, RESERVE // 2 + 8 * MIB)
+    assert is_refused(room.check_for_own, RESERVE // 2 + 8 * MIB + 1)
+    looked(room, RESERVE + 8)
+    assert refused(room) == [False, False, False]
+
+
 def test_R12_without_a_reserve_nothing_is_refused():
     assert refused(at(0, reserve=0)) == [False] * 3
     assert refused(DiskRoom()) == [False] * 3
