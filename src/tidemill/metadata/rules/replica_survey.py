@@ -37,7 +37,8 @@ class ReplicaSurvey:
     fixed: set[TopicPartition] = field(default_factory=set)
     """They are stuck, are being moved, or lack a replica now."""
     moving: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    """Who comes and who goes in the moves that go on, still copy, and can be seen to end."""
+    """Who comes and who goes in the moves that go on, still copy, and can be seen to end. Without
+    a leader nothing is copied, perhaps for ever: such a move keeps no other from beginning."""
 
     @classmethod
     def of(cls, image: MetadataImage, unread: Collection[int] = ()) -> Steps[ReplicaSurvey]:
@@ -66,7 +67,7 @@ class ReplicaSurvey:
             self.fixed.add(name)
         elif partition.is_moving or not live.issuperset(partition.replicas):
             self.fixed.add(name)
-        if partition.is_moving and is_readable and not is_waiting_to_forget(partition):
+        if partition.is_moving and name not in self.stuck and not is_waiting_to_forget(partition):
             self.moving.append((partition.adding, partition.removing))
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from uuid import UUID
 
-from tidemill.core.ids import TopicId
-from tidemill.core.limits import PARTITIONS_PLANNED_PER_SLICE
+from tidemill.core.ids import NO_LEADER, TopicId
+from tidemill.core.limits import MOVES_PER_BROKER_MAX, PARTITIONS_PLANNED_PER_SLICE
 from tidemill.core.loop.steps import finished
 from tidemill.metadata.features.feature_levels import THIS_SOFTWARE
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     MemberImage,
     MetadataImage,
+    PartitionImage,
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.metadata.rules.election import new_partition
-from tidemill.metadata.rules.healing import evening_moves, filling_moves
+from tidemill.metadata.rules.healing import evening_moves, filling_moves, vacating_moves
 from tidemill.metadata.rules.replica_survey import ReplicaSurvey
 
 NOBODY = frozenset[int]()
@@ -58,6 +60,36 @@ def image(
         },
         topics={one.name: one for one in topics},
     )
+
+
+def moving_without_leader(giver: int, taker: int) -> PartitionImage:
+    """The only copy is on its way to another broker, and the one that has it is gone."""
+    return replace(
+        new_partition((giver,)),
+        leader=NO_LEADER,
+        leader_epoch=1,
+        replicas=(taker, giver),
+        adding=(taker,),
+        removing=(giver,),
+        isr=(),
+        elr=(giver,),
+    )
+
+
+def test_moves_without_a_leader_do_not_keep_the_other_replicas_on_a_broker_that_is_gone():
+    stopped = [moving_without_leader(2, 0)] * MOVES_PER_BROKER_MAX
+    some = topic("t", (1, 2))
+    some = replace(some, partitions=(*some.partitions, *stopped))
+    moves, _ = finished(vacating_moves(image("abcd", some, dead=[2]), [2]))
+    assert list(moves.values()) == [(1, 3)]
+
+
+def test_moves_without_a_leader_do_not_keep_others_from_a_broker_that_has_joined():
+    stopped = [moving_without_leader(0, 2)] * MOVES_PER_BROKER_MAX
+    some = topic("t", *[(1,)] * 6)
+    some = replace(some, partitions=(*some.partitions, *stopped))
+    moves, _ = finished(filling_moves(image("abc", some, dead=[0]), [2], [0], {}))
+    assert list(moves.values()) == [(2,)]
 
 
 def test_no_partition_loses_a_rack_while_a_broker_is_about_to_stop():
