@@ -260,6 +260,30 @@ def test_a_partition_that_lacks_a_replica_is_not_moved(run):
     run(scenario())
 
 
+def test_what_only_a_broker_that_is_away_could_give_is_waited_for(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        controller, *_ = await small.start(0, 1, 3)
+        spec = TopicSpec(name="t", assignments=dict(enumerate([[0, 1], [3, 1]] * 4)))
+        await controller.create_topics([spec])
+        await pass_time(small, FORMER_LEADER_KEPT_S)
+        small.crash(1)
+        await small.catch_up()
+        await small.start(2)
+        await pass_time(small, 60)
+        assert held(small) == {0: 4, 1: 8, 3: 4}
+        assert awaiting(small) == [2]
+        await small.start(1)
+        clusters = [one.cluster for one in small.members.values()]
+        for index, now in enumerate(partitions(small)):
+            await propose(clusters, [now.leader, 1], now, sender=now.leader, index=index)
+        await settle(small)
+        assert held(small) == {0: 4, 1: 4, 2: 4, 3: 4}
+        assert awaiting(small) == []
+
+    run(scenario())
+
+
 def test_a_broker_that_replaces_one_that_is_gone_gets_its_replicas_and_no_others(run):
     async def scenario() -> None:
         small = await founded(*[[0, 1]] * 4, flags=("replica.remake.delay.ms=60000",))

@@ -100,23 +100,25 @@ def filling_moves(
     arriving = Counter(one for adding, _ in survey.moving for one in adding)
     if all(arriving[one] >= MOVES_PER_BROKER_MAX for one in joined):
         return {}, frozenset()
-    share = Share.of(survey.counts, image.members.keys() - frozenset(leave))
+    sharers = image.members.keys() - frozenset(leave)
+    share = Share.of(survey.counts, sharers)
     lacks = lacking(survey.counts, sorted(joined), share)
 
-    def planned(fixed: AbstractSet[TopicPartition]) -> Steps[Moves]:
+    def planned(usable: Collection[int], fixed: AbstractSet[TopicPartition]) -> Steps[Moves]:
         return filled(
             survey.assignment,
             _racks(image),
             lacks,
             share,
-            usable=usable_brokers(image),
+            usable=usable,
             sizes=sizes,
             fixed=fixed,
             moves_max=MOVES_PER_BROKER_MAX * len(lacks),
         )
 
-    plan = yield from planned(survey.fixed)
-    if not plan and not (yield from planned(survey.unled)):
+    plan = yield from planned(usable_brokers(image), survey.fixed)
+    # Brokers that are away for a moment may have what can be given later.
+    if not plan and not (yield from planned(sharers, survey.unled)):
         return {}, frozenset(joined)  # there is nothing that could be given, now or later
     moves = startable(plan, survey.assignment, survey.moving)
     return moves, frozenset(joined).difference(lacks)
