@@ -132,6 +132,14 @@ def test_a_plan_that_is_made_in_pieces_ends_even():
     assert rounds > 1
 
 
+def test_a_broker_that_can_give_nothing_away_is_looked_at_once():
+    """The only one of its rack has a replica of every partition, and so far the most."""
+    before = partitions(*[(0, 1, 3)] * 8 * PARTITIONS_PLANNED_PER_SLICE)
+    racks = dict(enumerate("abbcc"))
+    steps = balance.evened(before, racks, moves_max=40)
+    assert sum(1 for _ in steps) < 200
+
+
 # --- shares ---
 
 

@@ -78,6 +78,8 @@ class ReplicaPlaces:
         """Of the partitions that a broker leads, those that each other broker holds too."""
         self._ranked: dict[int, dict[int, list[Rank]]] = {one: {} for one in usable}
         """What a broker could swap with another one, in order; made when it is first needed."""
+        self._barred: dict[int, set[int]] = {one: set() for one in usable}
+        """Brokers to which a broker can move nothing: found once, by a look at all that it has."""
 
     def counted(self) -> Steps[ReplicaPlaces]:
         """The same, ready for a plan."""
@@ -145,6 +147,9 @@ class ReplicaPlaces:
             for taker, ranks in self._ranked[one].items():
                 is_in = self._may_swap(name, one, taker)
                 set_ranked(ranks, rank_of(name, self._size(name)), is_in=is_in)
+        for one in replicas:
+            barred = self._barred.get(one, set())
+            barred -= {taker for taker in barred if self._may_move(name, one, taker)}
 
     # --- single moves ----------------------------------------------------------------------------
 
@@ -280,6 +285,8 @@ class ReplicaPlaces:
 
     def _try_move_one(self, full: int, empty: int, wanted_bytes: int) -> Steps[bool]:
         """Move the first replica of about this size, else that which comes closest."""
+        if empty in self._barred[full]:
+            return False
         yield
         best: TopicPartition | None = None
         best_off = compared = 0
@@ -295,6 +302,7 @@ class ReplicaPlaces:
             if not best_off or compared == CHOSEN_FROM_MAX:
                 break
         if best is None:
+            self._barred[full].add(empty)
             return False
         self._replace(best, full, empty)
         return True
