@@ -83,8 +83,12 @@ def _unsure(partition: PartitionImage) -> Collection[int]:
 def cancelled(
     partition: PartitionImage, live: Live, min_isr: int, led_lately: Collection[int] = ()
 ) -> PartitionImage:
-    """The partition on its replicas before the reassignment; KafkaError if that cannot be."""
-    if not partition.is_moving:
+    """The partition on its replicas before the reassignment; KafkaError if that cannot be.
+
+    A request that comes twice finds only a former leader that goes: it would be kept for ever.
+    """
+    is_done = not partition.adding and is_waiting_to_forget(partition)
+    if is_done or not partition.is_moving:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "its replicas are not being moved")
     kept = tuple(one for one in partition.replicas if one not in partition.adding)
     if not set(partition.isr).intersection(kept):

@@ -202,6 +202,17 @@ def test_a_new_leader_hands_over_when_its_move_is_taken_back():
     assert (back.leader, back.leader_epoch, back.isr) == (1, 5, (3, 1))
 
 
+def test_a_move_that_is_taken_back_twice_keeps_none_of_the_new_replicas():
+    back = cancelled(moving(isr=(0, 1, 2, 3), leader=3), live(*ALL), 1)
+    assert sets(back) == ((1, 0, 2, 3), (), (3,))
+    assert refusal(cancelled, back, live(*ALL), 1, [3]) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+def test_a_replica_that_goes_is_taken_back_while_another_one_is_not_in_sync():
+    fewer = replace(new_partition((0, 1, 2)), isr=(0, 2), removing=(2,))
+    assert sets(cancelled(fewer, live(*ALL), 1)) == ((0, 1, 2), (), ())
+
+
 def test_nothing_is_taken_back_where_nothing_moves():
     still = new_partition((0, 1))
     assert refusal(cancelled, still, live(0), 1) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
