@@ -21,7 +21,7 @@ from tidemill.client.admin.replica_admin import Reassignment, list_reassignments
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.balancing.balance import startable
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TopicPartition
+from tidemill.core.ids import NO_LEADER, TopicPartition
 
 __all__ = ["MovePlan", "carry_out", "show_plan", "wait_empty"]
 
@@ -182,13 +182,18 @@ async def carry_out(client: ClusterClient, plan: MovePlan) -> None:
 async def _copying(
     client: ClusterClient, moves: Sequence[Reassignment]
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Who comes and who goes in moves that still copy; others only wait for former leaders."""
+    """Who comes and who goes in moves that still copy.
+
+    Others only wait for former leaders; and without a leader nothing is copied, perhaps for ever.
+    """
     await client.refresh(None)
     copying = []
     for move in moves:
         topic = client.metadata.topics.get(move.partition.topic)
         state = None if topic is None else topic.partitions.get(move.partition.partition)
-        if state is None or set(state.replicas).difference(state.isr, move.removing):
+        if state is None or (
+            state.leader != NO_LEADER and set(state.replicas).difference(state.isr, move.removing)
+        ):
             copying.append((move.adding, move.removing))
     return copying
 

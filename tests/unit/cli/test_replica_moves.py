@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.unit.cli.invoke import tidemill
+from tidemill.cli import replica_moves
 from tidemill.cli.replica_moves import MovePlan, show_plan
 from tidemill.client.admin.cluster_admin import ClusterSnapshot
 from tidemill.client.admin.replica_admin import Reassignment
 from tidemill.client.network.metadata_cache import BrokerInfo, PartitionInfo, TopicInfo
-from tidemill.core.ids import ZERO_UUID, TopicPartition
+from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicPartition
+from tidemill.core.limits import MOVES_PER_BROKER_MAX
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -62,6 +66,37 @@ def test_a_plan_is_shown_with_the_bytes_that_it_copies(capsys, sizes, shown):
     assert lines[2].split()[-2:] == (["0", "B"] if T1 in sizes else ["0", "?"])
     assert lines[-1] == shown
     assert [fact["bytes"] for fact in plan.facts()] == [3_000_000, 0 if T1 in sizes else None]
+
+
+def test_moves_without_a_leader_do_not_keep_others_from_beginning(monkeypatch, run):
+    """Four of them to a broker whose room is used up by that."""
+    names = [TopicPartition("gone", index) for index in range(MOVES_PER_BROKER_MAX)]
+    stopped = PartitionInfo(0, NO_LEADER, 1, replicas=[1, 0], isr=[], offline_replicas=[0])
+    topic = TopicInfo("gone", ZERO_UUID, False, dict.fromkeys(range(len(names)), stopped))
+    moves = [Reassignment(name, (1, 0), adding=(1,), removing=(0,)) for name in names]
+    begun: list[object] = []
+    looks = iter(range(3))
+
+    class Client:
+        metadata = SimpleNamespace(topics={"gone": topic})
+
+        async def refresh(self, _topics: object) -> None:
+            """Nothing has changed."""
+
+    async def list_moves(_client: object) -> list[Reassignment]:
+        next(looks)  # it ends at the second one
+        return moves
+
+    async def reassign(_client: object, targets: object) -> dict[object, object]:
+        begun.append(targets)
+        return {}
+
+    monkeypatch.setattr(replica_moves, "list_reassignments", list_moves)
+    monkeypatch.setattr(replica_moves, "reassign", reassign)
+    monkeypatch.setattr(replica_moves, "_POLL_S", 0)
+    plan = MovePlan({T0: (2, 0)}, {}, [], targets={T0: (2, 1)})
+    run(replica_moves.carry_out(Client(), plan))
+    assert begun == [{T0: (2, 1)}]
 
 
 def test_a_view_is_in_no_plan_and_is_refused_by_name():
