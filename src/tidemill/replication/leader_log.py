@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["ACKS_ALL", "Appended", "LeaderLog"]
 
 _PASSING: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-"""A leader refuses so while others are missing, or while it has no lease or is silent."""
+"""A leader refuses so while others are missing, while it has no lease or is silent, and while it
+reads its holds."""
 
 ACKS_ALL: Final = -1
 
@@ -159,7 +160,7 @@ class LeaderLog:
         try:
             self._partition.room.take_for_records(header.size_bytes)
             if requests is not None:
-                self._partition.find_holds().take_in(requests, batch, header, acks=acks)
+                self._take_in(requests, batch, header, acks=acks, now_ms=now_ms)
             appended = self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
         except DiskFull:
             self._refused.add(header, ErrorCode.KAFKA_STORAGE_ERROR, now_ms)
@@ -167,6 +168,23 @@ class LeaderLog:
         if self._refused:
             self._refused.appended(header)
         return appended
+
+    def _take_in(
+        self,
+        requests: Requests,
+        batch: memoryview,
+        header: BatchHeader,
+        *,
+        acks: int,
+        now_ms: int,
+    ) -> None:
+        """Hold what is to be held. A batch without such records must not overtake a refused one."""
+        try:
+            self._partition.find_holds().take_in(requests, batch, header, acks=acks)
+        except KafkaError as error:
+            if error.code in _PASSING:
+                self._refused.add(header, error.code, now_ms)
+            raise
 
     # --- batches of this broker ------------------------------------------------------------------
 

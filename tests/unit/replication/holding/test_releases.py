@@ -363,6 +363,26 @@ def test_a_start_reads_what_is_held_from_the_log(leading, clock):
     run(scenario())
 
 
+def test_I1_no_batch_overtakes_one_that_came_while_the_holds_were_read(leading, clock):
+    async def scenario():
+        leading.send((b"held", [delay(50_000)]))
+        again = Replica(clock, leading.partition.log).lead(epoch=1)
+
+        def send(value, headers, sequence):
+            sent = {"producer_id": 9, "producer_epoch": 0, "base_sequence": sequence}
+            return again.send((value, headers), **sent).base_offset
+
+        for value, headers, sequence in ((b"first", [delay(5)], 0), (b"second", [], 1)):
+            with pytest.raises(KafkaError) as refused:
+                send(value, headers, sequence)
+            assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await again.work()
+        assert send(b"first", [delay(5)], 0) == 1
+        assert send(b"second", [], 1) == 2
+
+    run(scenario())
+
+
 # --- full disks ----------------------------------------------------------------------------------
 
 
