@@ -36,9 +36,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ACKS_ALL", "Appended", "LeaderLog"]
 
-_PASSING: Final = (ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-"""A leader refuses so while others are missing, while it has no lease or is silent, and while it
-reads its holds."""
+_PASSING: Final = (
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+"""A leader refuses so while others are missing, while it has no lease or is silent, while it reads
+its holds, and where no thread is free to check a long batch."""
 
 ACKS_ALL: Final = -1
 

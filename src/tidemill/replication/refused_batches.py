@@ -4,8 +4,9 @@ A log takes any sequence of a producer that it does not know. So if the first of
 flight is refused for now, and the second one is not, the retry of the first is out of order:
 librdkafka takes it for stored, and its records are lost (I1). Of a producer that the log knows,
 what follows is a gap: the producer would begin another epoch, and send again what other partitions
-have stored (I4). Refused for now is what finds no room or too few replicas in sync, comes while the
-leader may not act or reads its holds, or is in a transaction whose coordinator cannot be asked.
+have stored (I4). Refused for now is what finds no room, no thread or too few replicas in sync,
+comes while the leader may not act or reads its holds, or is in a transaction whose coordinator
+cannot be asked.
 
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
 another epoch. In another leader epoch everything begins anew: another leader may have taken it. And

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import DiskBusy, ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import (
     ANSWER_RECORD_ERRORS_MAX,
     PARTITION_WORK,
@@ -33,7 +33,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.leader_log import ACKS_ALL, Appended
 from tidemill.replication.partition import Partition
-from tidemill.server.handlers.producing.long_batch_check import LongBatchCheck
+from tidemill.server.handlers.producing.long_batch_check import CheckedBatch, LongBatchCheck
 from tidemill.server.handlers.producing.pending_acknowledgements import PendingAcknowledgements
 from tidemill.server.handlers.producing.produce_refusals import add_endpoints, refuse, refuse_all
 from tidemill.server.handlers.producing.transaction_verification import (
@@ -222,8 +222,7 @@ class _Appends:
         """
         context = self._context
         long, self._long = self._long, None
-        checked = None if long is None else long.result()
-        is_new = checked is None and not self._is_repeated
+        is_new = long is None and not self._is_repeated
         self._is_repeated = False
         partition = self._writable(name, data.index, is_new=is_new)
         if context.version >= FIRST_WITH_TOPIC_IDS:
@@ -232,6 +231,7 @@ class _Appends:
                 # The image has the topic, and the partition is that of a deleted one still (I34).
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         records = _checked_records(context.version, data)
+        checked = None if long is None else self._result_of(long, partition, records)
         if is_transactional(records):
             self._check_verified(partition, records, long)
         if checked is None:
@@ -252,6 +252,17 @@ class _Appends:
             telemetry.bytes_appended += len(records)
         if self._pending is not None:
             self._pending.wait(partition, appended.next_offset, entry)
+
+    def _result_of(
+        self, long: LongBatchCheck, partition: Partition, records: memoryview
+    ) -> CheckedBatch:
+        """The batch to append. A shorter one must not overtake it if there was no thread for it."""
+        try:
+            return long.result()
+        except DiskBusy:
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            partition.as_leader.refused_for_now(records, code, self._now_ms)
+            raise
 
     def _check_verified(
         self,

@@ -252,6 +252,27 @@ def test_a_long_batch_that_finds_no_thread_is_refused_by_itself(broker, monkeypa
     assert codes == [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
 
 
+def test_I1_a_small_batch_does_not_overtake_a_long_one_that_found_no_thread(broker, monkeypatch):
+    broker.make_topic("orders", 1, overrides={"max.message.bytes": "40000000"})
+
+    def send(sequence, count, size):
+        producer = {"producer_id": 5, "producer_epoch": 0, "base_sequence": sequence}
+        batch = _batch(count, size=size, codec=compression.ZSTD, **producer)
+        (entry,) = _entries(broker.call(_request(batch), 9))
+        return ErrorCode(entry.error_code), entry.base_offset
+
+    with monkeypatch.context() as flood:
+
+        async def busy(_operation):
+            raise DiskBusy("too many reads wait for the disk")
+
+        flood.setattr(broker.disk, "run", busy)
+        assert send(0, 2_000, 10_000) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert send(2_000, 1, 5) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    assert send(0, 2_000, 10_000) == (ErrorCode.NONE, 0)
+    assert send(2_000, 1, 5) == (ErrorCode.NONE, 2_000)
+
+
 @pytest.mark.slow
 def test_a_batch_of_very_many_records_is_checked_in_a_thread(broker):
     broker.make_topic("orders", 1, overrides={"max.message.bytes": "4000000"})
