@@ -88,11 +88,15 @@ class LeaderLog:
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
 
-    def epoch_began(self) -> None:
-        """Another leader epoch: what was asked of the flusher in the last one does not count."""
+    def epoch_began(self, *, led_before: bool) -> None:
+        """Another leader epoch: what was asked of the flusher in the last one does not count.
+
+        `led_before`: this broker led in the epoch before, so nobody has taken what it refused.
+        """
         self._flush_requested_offset = 0
         self.agreed_start = self.log.log_start_offset
-        self._refused.clear()
+        if not led_before:
+            self._refused.clear()
 
     # --- produced batches ------------------------------------------------------------------------
 
@@ -132,11 +136,11 @@ class LeaderLog:
             raise
 
     def refused_for_now(self, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
-        """Let none overtake a batch that may be taken later in this epoch.
+        """Let none overtake a batch that may be taken later; also of a leader that stepped back.
 
         Nobody has looked at it yet: it may be one that is refused for good.
         """
-        if code not in _PASSING or not self._partition.is_leader:
+        if code not in _PASSING or self._partition.led is None:
             return
         with suppress(KafkaError):
             header = read_header(batch)

@@ -130,9 +130,10 @@ class Partition:
         led = self.led
         is_new_epoch = led is None or image.leader_epoch != self.leader_epoch
         if led is None or is_new_epoch:
+            led_before = led is not None and image.leader_epoch == self.leader_epoch + 1
             self._start_epoch(image.leader_epoch)
             self.epoch_start_offset = self.log.log_end_offset
-            self.as_leader.epoch_began()
+            self.as_leader.epoch_began(led_before=led_before)
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.led = LedReplicas(self.broker_id, image, self._epochs, now=now)
             self.mandate.epoch_began(image.leader_epoch)

@@ -9,8 +9,8 @@ comes while the leader may not act or reads its holds, or is in a transaction wh
 cannot be asked.
 
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
-another epoch. In another leader epoch everything begins anew: another leader may have taken it. And
-who has not come again for as long as clients try has given it up.
+another epoch. Where another broker may have led since, everything begins anew: it may have taken
+it. And who has not come again for as long as clients try has given it up.
 """
 
 from __future__ import annotations

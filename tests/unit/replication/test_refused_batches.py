@@ -127,6 +127,23 @@ def test_in_another_leader_epoch_another_leader_may_have_taken_what_was_refused(
     assert send(part, 1).base_offset == 0
 
 
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_I1_a_leader_that_was_away_for_a_moment_lets_none_overtake(part, epoch):
+    part.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    part.become_leader(image(isr=(OWN,), epoch=epoch, version=1), now=0.0)
+    assert code_of(lambda: send(part, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(part, 0).base_offset == 0
+    assert send(part, 1).base_offset == 1
+
+
+def test_what_a_follower_refuses_its_leader_may_have_taken(part):
+    part.become_follower(image(leader=SECOND, epoch=1, version=1))
+    assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    part.become_leader(image(isr=(OWN,), epoch=2, version=2), now=0.0)
+    assert send(part, 1).base_offset == 0
+
+
 def test_I36_refused_producers_are_bounded():
     refused = RefusedBatches()
     for producer_id in range(2 * REFUSED_PRODUCERS_MAX):
