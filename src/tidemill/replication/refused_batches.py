@@ -57,7 +57,7 @@ class RefusedBatches:
         found = self._refused.get(header.producer_id)
         if found is None or not _is_behind(header, found):
             return
-        if now_ms - found.at_ms > REFUSED_KEPT_MS:
+        if _is_given_up(found, now_ms):
             del self._refused[header.producer_id]
             return
         raise KafkaError(found.code, "a batch before this one was refused")
@@ -67,7 +67,7 @@ class RefusedBatches:
         if header.producer_id < 0 or header.base_sequence < 0:
             return
         found = self._refused.get(header.producer_id)
-        if found is None or not _is_behind(header, found):
+        if found is None or _is_given_up(found, now_ms) or not _is_behind(header, found):
             self._refused.pop(header.producer_id, None)  # the newest one comes last
             self._refused[header.producer_id] = _Refused(
                 header.producer_epoch, header.base_sequence, code, now_ms
@@ -83,6 +83,10 @@ class RefusedBatches:
         is_of_epoch = found.producer_epoch == header.producer_epoch
         if not is_of_epoch or found.base_sequence == header.base_sequence:
             del self._refused[header.producer_id]
+
+
+def _is_given_up(found: _Refused, now_ms: int) -> bool:
+    return now_ms - found.at_ms > REFUSED_KEPT_MS
 
 
 def _is_behind(header: BatchHeader, found: _Refused) -> bool:

@@ -162,3 +162,16 @@ def test_a_batch_that_does_not_come_again_is_not_waited_for_for_ever():
     assert code_of(lambda: refused.check(second, NOW_MS + REFUSED_KEPT_MS))
     refused.check(second, NOW_MS + REFUSED_KEPT_MS + 1)
     assert not refused
+
+
+def test_I1_a_batch_that_was_given_up_does_not_hide_one_that_is_refused_later():
+    refused = RefusedBatches()
+    given_up, second, third = (
+        read_header(batch(producer_id=9, producer_epoch=0, base_sequence=sequence))
+        for sequence in (0, 1, 2)
+    )
+    refused.add(given_up, ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
+    later_ms = NOW_MS + REFUSED_KEPT_MS + 1
+    refused.add(second, ErrorCode.NOT_ENOUGH_REPLICAS, later_ms)
+    assert code_of(lambda: refused.check(third, later_ms)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    refused.check(second, later_ms)
