@@ -67,7 +67,7 @@ class RefusedBatches:
         if header.producer_id < 0 or header.base_sequence < 0:
             return
         found = self._refused.get(header.producer_id)
-        if found is None or _is_given_up(found, now_ms) or not _is_behind(header, found):
+        if found is None or _is_given_up(found, now_ms) or _takes_place(header, found):
             self._refused.pop(header.producer_id, None)  # the newest one comes last
             self._refused[header.producer_id] = _Refused(
                 header.producer_epoch, header.base_sequence, code, now_ms
@@ -80,13 +80,18 @@ class RefusedBatches:
         found = self._refused.get(header.producer_id)
         if found is None:
             return
-        is_of_epoch = found.producer_epoch == header.producer_epoch
-        if not is_of_epoch or found.base_sequence == header.base_sequence:
+        came = header.producer_epoch, header.base_sequence
+        if came == found[:2] or header.producer_epoch > found.producer_epoch:
             del self._refused[header.producer_id]
 
 
 def _is_given_up(found: _Refused, now_ms: int) -> bool:
     return now_ms - found.at_ms > REFUSED_KEPT_MS
+
+
+def _takes_place(header: BatchHeader, found: _Refused) -> bool:
+    """Whether the batch is the one to wait for: an older epoch is not waited for any more."""
+    return header.producer_epoch >= found.producer_epoch and not _is_behind(header, found)
 
 
 def _is_behind(header: BatchHeader, found: _Refused) -> bool:

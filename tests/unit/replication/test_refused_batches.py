@@ -175,3 +175,19 @@ def test_I1_a_batch_that_was_given_up_does_not_hide_one_that_is_refused_later():
     refused.add(second, ErrorCode.NOT_ENOUGH_REPLICAS, later_ms)
     assert code_of(lambda: refused.check(third, later_ms)) is ErrorCode.NOT_ENOUGH_REPLICAS
     refused.check(second, later_ms)
+
+
+@pytest.mark.parametrize("late", [RefusedBatches.appended, None])
+def test_I1_a_late_batch_of_an_older_epoch_does_not_end_the_wait_for_a_newer_one(late):
+    refused = RefusedBatches()
+    first, second = (
+        read_header(batch(producer_id=9, producer_epoch=1, base_sequence=sequence))
+        for sequence in (0, 1)
+    )
+    old = read_header(batch(producer_id=9, producer_epoch=0, base_sequence=7))
+    refused.add(first, ErrorCode.NOT_ENOUGH_REPLICAS, NOW_MS)
+    if late is None:
+        refused.add(old, ErrorCode.NOT_ENOUGH_REPLICAS, NOW_MS)
+    else:
+        late(refused, old)
+    assert code_of(lambda: refused.check(second, NOW_MS)) is ErrorCode.NOT_ENOUGH_REPLICAS
