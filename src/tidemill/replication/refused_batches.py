@@ -40,9 +40,10 @@ class _Refused(NamedTuple):
 class RefusedBatches:
     """The first refused batch of each producer, in one partition."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ("_producers_max", "_refused")
 
-    def __init__(self) -> None:
+    def __init__(self, producers_max: int = REFUSED_PRODUCERS_MAX) -> None:
+        self._producers_max = producers_max
         self._refused: OrderedDict[int, _Refused] = OrderedDict()
         """By producer id; bounded: whoever was refused longest ago is forgotten."""
 
@@ -72,7 +73,7 @@ class RefusedBatches:
             self._refused[header.producer_id] = _Refused(
                 header.producer_epoch, header.base_sequence, code, now_ms
             )
-        if len(self._refused) > REFUSED_PRODUCERS_MAX:
+        if len(self._refused) > self._producers_max:
             self._refused.popitem(last=False)
 
     def appended(self, header: BatchHeader) -> None:

@@ -10,6 +10,7 @@ from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.request.context import ANY_ADDRESS
 from tidemill.server.request.services import Services
+from tidemill.server.routing.producer_order import ProducerOrder
 from tidemill.server.routing.routed_fetch import WaitingFetches
 from tidemill.server.routing.upstream import Upstream, UpstreamBudget
 
@@ -63,6 +64,7 @@ class RoutedClient:
         self._client_id = client_id
         self.memory = ClientMemory(resources.memory)
         self.fetch_memory = ClientMemory(resources.fetch_memory)
+        self.order = ProducerOrder()
         self._upstreams: dict[int, Upstream] = {}
         """By broker; bounded by the brokers of the cluster."""
         self.fetches = WaitingFetches(

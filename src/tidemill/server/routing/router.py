@@ -15,6 +15,7 @@ A request that could not be sent is refused, and clients try it again. If it was
 came, nobody knows whether it was done: the client's connection is closed, as if the client had been
 connected to the owner itself (R14). Of a Produce only that leader's partitions time out: otherwise
 the client would send again what other leaders have taken, of this request or of one behind it.
+What follows such a batch of an idempotent producer does not overtake it (`producer_order.py`).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from tidemill.server.routing.divided_requests import (
     joined_names,
 )
 from tidemill.server.routing.owners import Owners
+from tidemill.server.routing.producer_order import HELD_BACK, ProducerOrder, batches_of
 from tidemill.server.routing.routed_client import ClientMemory, RoutedClient, RoutedResources
 from tidemill.server.routing.routed_fetch import WaitingFetches
 from tidemill.server.routing.single_address import with_single_address
@@ -211,14 +213,30 @@ class Router:
         return self._send(handler, context, parts, join)
 
     def _produce(self, handler: Handler, context: _Context, request: ProduceRequest) -> Answer:
+        if request.acks != NO_ACKS:
+            return self._produce_in_order(handler, context, request)
         try:
             return self._divide_by_leader(handler, context, request)
         except KafkaError:
-            if request.acks != NO_ACKS:
-                raise
             closing: Deferred[None] = Deferred()
             closing.resolve(None)  # a client that expects no answer hears of it in no other way
             return closing
+
+    def _produce_in_order(
+        self, handler: Handler, context: _Context, request: ProduceRequest
+    ) -> Answer:
+        shape = BY_LEADER[ApiKey.PRODUCE]
+        _check_size(request, shape)
+        order, now_ms = self._client(context).order, self._services.clock.wall_ms()
+        batches = batches_of(request)
+        parts = order.divided(request, batches, self._owners.leader, now_ms=now_ms)
+        if not parts:
+            return handler.handle(context, request)
+        try:
+            return self._send(handler, context, parts, partial(joined, shape=shape))
+        except KafkaError:
+            order.refused(batches, now_ms=now_ms)
+            raise
 
     def _divide_by_leader(self, handler: Handler, context: _Context, request: Message) -> Answer:
         shape = BY_LEADER[handler.api_key]
@@ -251,7 +269,9 @@ class Router:
         asked = [
             (
                 part,
-                client.upstream(owner).ask(
+                _held_back()
+                if owner == HELD_BACK
+                else client.upstream(owner).ask(
                     part,
                     response_type if is_answered else None,
                     version=context.version,
@@ -260,10 +280,27 @@ class Router:
             )
             for owner, part in parts.items()
         ]
+        for owner, (part, came) in zip(parts, asked, strict=True):
+            if isinstance(part, ProduceRequest) and is_answered and owner != HELD_BACK:
+                self._note(client.order, part, owner, came)
         answer: Deferred[Message | None] = Deferred()
         work = partial(self._join, handler, context, asked, join, answer)
         self._services.supervisor.spawn("routed request", _counted(work, client.memory, size_bytes))
         return answer if is_answered else None
+
+    def _note(
+        self, order: ProducerOrder, part: ProduceRequest, owner: int, came: asyncio.Future[Any]
+    ) -> None:
+        """Remember what becomes of the batches of this part."""
+        batches = batches_of(part)
+        order.sent(batches, owner)
+
+        def note(done: asyncio.Future[Any]) -> None:
+            is_answer = not done.cancelled() and done.exception() is None
+            answer = done.result() if is_answer else None
+            order.answered(batches, answer, now_ms=self._services.clock.wall_ms())
+
+        came.add_done_callback(note)
 
     async def _join(
         self,
@@ -351,6 +388,13 @@ async def _counted(
         await work()
     finally:
         memory.give(size_bytes)
+
+
+def _held_back() -> asyncio.Future[Any]:
+    """In the place of an answer: nothing was sent."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    return future
 
 
 def _only(answers: list[Message]) -> Message:

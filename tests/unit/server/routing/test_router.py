@@ -21,6 +21,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.request.context import RequestContext
 from tidemill.server.routing import routed_client
+from tidemill.server.routing.producer_order import PARTITIONS_MAX
 from tidemill.server.routing.router import Router
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
@@ -49,6 +50,7 @@ from tidemill.wire.generated.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tidemill.wire.records import Record, build_batch
 
 OTHER = 2
 ROUTE = Endpoint("route.example", 9)
@@ -311,6 +313,118 @@ def test_T9_a_produce_that_wants_no_answer_gets_none_when_it_is_refused(broker, 
     broker.router._resources.memory.try_take(1, "a debtor")
     assert call(broker, ApiKey.PRODUCE, request, 9) is None
     assert ASKED == []
+
+
+# --- the order of an idempotent producer ---------------------------------------------------------
+
+
+def send(broker, sequence, *, index=1, producer_id=9, size_bytes=100):
+    """A batch of a producer; the error code of its answer, or None while there is none."""
+    batch = build_batch(
+        [Record(b"value")], producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+    )
+    topic = TopicProduceData(
+        name="t", partition_data=[PartitionProduceData(index=index, records=batch)]
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+    context = RequestContext(broker.services, broker.peer, 9, "test")
+    context.size_bytes = size_bytes
+
+    async def start():
+        answer = broker.routed[ApiKey.PRODUCE].handle(context, request)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return answer
+
+    try:
+        answer = broker.run(start())
+    except KafkaError as refusal:
+        return refusal.code
+    if not answer.resolved:
+        return None
+    (topic,) = value_of(answer).responses
+    return topic.partition_responses[0].error_code
+
+
+def answered(code=0, index=1):
+    entry = PartitionProduceResponse(index=index, error_code=int(code))
+    return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[entry])])
+
+
+def asked_hosts():
+    return [host for host, _, _ in ASKED]
+
+
+def move_here(broker):
+    """Broker 1 leads all partitions from now on."""
+    broker.router._owners.leader = lambda *_partition: NODE_ID
+
+
+NOT_LEADER = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_I1_no_batch_overtakes_one_that_its_former_leader_has_refused(broker):
+    ANSWERS.extend([answered(NOT_LEADER), answered(), answered()])
+    assert send(broker, 0) == NOT_LEADER
+    move_here(broker)
+    assert send(broker, 1) == NOT_LEADER
+    assert asked_hosts() == ["other.example"]
+    assert send(broker, 0) == 0
+    assert send(broker, 1) == 0
+    assert asked_hosts() == ["other.example", "broker.example", "broker.example"]
+
+
+def test_I1_a_batch_goes_where_those_before_it_are_that_are_not_answered(broker):
+    async def later():
+        return asyncio.get_running_loop().create_future()
+
+    ANSWERS.extend([broker.run(later()), answered(NOT_LEADER)])
+    assert send(broker, 0) is None
+    move_here(broker)
+    assert send(broker, 1) == NOT_LEADER
+    assert asked_hosts() == ["other.example", "other.example"]
+
+
+@pytest.mark.parametrize(
+    "outcome", [KafkaError(ErrorCode.BROKER_NOT_AVAILABLE), ConnectionLost("gone")]
+)
+def test_I1_no_batch_overtakes_one_that_was_not_sent_or_got_no_answer(broker, outcome):
+    ANSWERS.extend([outcome, answered()])
+    assert send(broker, 0)
+    assert send(broker, 1) == NOT_LEADER
+    assert send(broker, 0) == 0
+
+
+def test_I1_a_small_batch_does_not_overtake_one_that_found_no_memory(broker):
+    memory = broker.router._resources.memory
+    memory.take(ROUTED_BYTES_MAX)
+    memory.try_take(1, "a debtor")
+    assert send(broker, 0, size_bytes=1000) == NOT_LEADER
+    memory.give(ROUTED_BYTES_MAX)
+    assert send(broker, 1) == NOT_LEADER
+    assert ASKED == []
+
+
+def test_I1_only_the_partition_of_a_refused_batch_waits_for_it(broker):
+    ANSWERS.extend([answered(NOT_LEADER), answered(index=0)])
+    assert send(broker, 0) == NOT_LEADER
+    assert send(broker, 1, index=0) == 0
+
+
+def test_I36_what_a_client_makes_the_router_remember_is_bounded(broker):
+    for index in range(PARTITIONS_MAX + 1):
+        ANSWERS.append(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE))
+        assert send(broker, 0, index=index) == NOT_LEADER
+    assert len(broker.router._clients[broker.peer].order._refused) == PARTITIONS_MAX
+
+
+def test_nothing_is_kept_of_batches_that_were_answered(broker):
+    ANSWERS.extend([answered(NOT_LEADER), answered(), answered()])
+    codes = [send(broker, sequence) for sequence in (0, 0, 1)]
+    assert codes == [NOT_LEADER, 0, 0]
+    order = broker.router._clients[broker.peer].order
+    assert not order._under_way
+    assert not order._refused
 
 
 # --- transactions that hang ----------------------------------------------------------------------
