@@ -25,6 +25,7 @@ from tidemill.wire.batch import (
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     BatchHeader,
+    CorruptBatch,
     assign_offsets,
     read_header,
 )
@@ -40,9 +41,10 @@ _PASSING: Final = (
     ErrorCode.NOT_ENOUGH_REPLICAS,
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.CORRUPT_MESSAGE,
 )
 """A leader refuses so while others are missing, while it has no lease or is silent, while it reads
-its holds, and where no thread is free to check a long batch."""
+its holds, where no thread is free to check a long batch, and what was damaged on its way."""
 
 ACKS_ALL: Final = -1
 
@@ -109,7 +111,11 @@ class LeaderLog:
         """
         self._check_writable(records, acks, now_ms)
         policy = self._partition.settings.policy
-        batch, header, requesting = prepare_produced(records, policy, now_ms, work)
+        try:
+            batch, header, requesting = prepare_produced(records, policy, now_ms, work)
+        except CorruptBatch as error:
+            self.refused_for_now(records, error.code, now_ms)
+            raise
         requests: Requests | None = None
         if requesting is not None:
             requests = read_requests(requesting, header, now_ms)

@@ -5,8 +5,8 @@ flight is refused for now, and the second one is not, the retry of the first is 
 librdkafka takes it for stored, and its records are lost (I1). Of a producer that the log knows,
 what follows is a gap: the producer would begin another epoch, and send again what other partitions
 have stored (I4). Refused for now is what finds no room, no thread or too few replicas in sync,
-comes while the leader may not act or reads its holds, or is in a transaction whose coordinator
-cannot be asked.
+comes while the leader may not act or reads its holds, is in a transaction whose coordinator cannot
+be asked, or was damaged on its way.
 
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
 another epoch. Where another broker may have led since, everything begins anew: it may have taken

@@ -127,6 +127,19 @@ def test_in_another_leader_epoch_another_leader_may_have_taken_what_was_refused(
     assert send(part, 1).base_offset == 0
 
 
+def test_I1_a_batch_does_not_overtake_one_that_was_damaged_on_its_way(part):
+    damaged = bytearray(batch(producer_id=9, producer_epoch=0, base_sequence=0))
+    damaged[-1] ^= 1
+
+    def send_damaged():
+        part.as_leader.append(memoryview(damaged), acks=-1, now_ms=NOW_MS)
+
+    assert code_of(send_damaged) is ErrorCode.CORRUPT_MESSAGE
+    assert code_of(lambda: send(part, 1)) is ErrorCode.CORRUPT_MESSAGE
+    assert send(part, 0).base_offset == 0
+    assert send(part, 1).base_offset == 1
+
+
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_I1_a_leader_that_was_away_for_a_moment_lets_none_overtake(part, epoch):
     part.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -44,6 +44,7 @@ _PASSING: Final = (
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.CORRUPT_MESSAGE,
 )
 """Clients repeat what is refused so."""
 

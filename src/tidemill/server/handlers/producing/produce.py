@@ -46,7 +46,7 @@ from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress, Unfinished
 from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, CorruptBatch
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
@@ -256,11 +256,12 @@ class _Appends:
     def _result_of(
         self, long: LongBatchCheck, partition: Partition, records: memoryview
     ) -> CheckedBatch:
-        """The batch to append. A shorter one must not overtake it if there was no thread for it."""
+        """The batch to append. If it will come again, a shorter one must not overtake it."""
         try:
             return long.result()
-        except DiskBusy:
-            code = ErrorCode.KAFKA_STORAGE_ERROR
+        except (CorruptBatch, DiskBusy) as error:
+            is_busy = isinstance(error, DiskBusy)
+            code = ErrorCode.KAFKA_STORAGE_ERROR if is_busy else ErrorCode.CORRUPT_MESSAGE
             partition.as_leader.refused_for_now(records, code, self._now_ms)
             raise
 
