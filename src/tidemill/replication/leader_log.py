@@ -90,15 +90,19 @@ class LeaderLog:
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
 
-    def epoch_began(self, *, led_before: bool) -> None:
+    def epoch_began(self, *, others_led: bool) -> None:
         """Another leader epoch: what was asked of the flusher in the last one does not count.
 
-        `led_before`: this broker led in the epoch before, so nobody has taken what it refused.
+        `others_led`: another broker may have led before, and have taken what was refused here.
         """
         self._flush_requested_offset = 0
         self.agreed_start = self.log.log_start_offset
-        if not led_before:
+        if others_led:
             self._refused.clear()
+
+    def adopt_refused(self, refused: RefusedBatches) -> None:
+        """What was refused before the partition was here."""
+        self._refused.take_over(refused)
 
     # --- produced batches ------------------------------------------------------------------------
 

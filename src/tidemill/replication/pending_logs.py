@@ -18,6 +18,7 @@ from typing import final
 
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import TopicImage
+from tidemill.replication.refused_batches import EarlyRefusals
 
 __all__ = ["PendingLogs"]
 
@@ -35,6 +36,8 @@ class PendingLogs:
         """How many partitions of each topic are wanted or being made."""
         self._work_came = asyncio.Event()
         self._group_ended = asyncio.Event()
+        self.refusals = EarlyRefusals()
+        """Batches that came too early, also for topics that this broker has not heard of."""
 
     def __len__(self) -> int:
         return len(self._topics)

@@ -11,19 +11,27 @@ be asked, or was damaged on its way.
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
 another epoch. Where another broker may have led since, everything begins anew: it may have taken
 it. And who has not come again for as long as clients try has given it up.
+
+Clients hear of a new topic as soon as one broker knows it. Its leader may hear of it later, and has
+to make the log: what comes that early is noted apart, until there is a partition.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple, final
+from contextlib import suppress
+from typing import Final, NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
-from tidemill.wire.batch import BatchHeader
+from tidemill.wire.batch import BatchHeader, read_header
 
-__all__ = ["RefusedBatches"]
+__all__ = ["EarlyRefusals", "RefusedBatches"]
 
+_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_EARLY_PRODUCERS_MAX: Final = 64
+"""Of one partition: names that no topic has come to cost no more."""
 _SEQUENCES = 1 << 31
 """They begin at 0 again after the last one."""
 
@@ -52,6 +60,10 @@ class RefusedBatches:
 
     def clear(self) -> None:
         self._refused.clear()
+
+    def take_over(self, other: RefusedBatches) -> None:
+        """Wait for what `other` waits for, too; it has no more producers than fit in here."""
+        self._refused.update(other._refused)
 
     def check(self, header: BatchHeader, now_ms: int) -> None:
         """KafkaError: a batch before this one was refused, and has not come again."""
@@ -84,6 +96,35 @@ class RefusedBatches:
         came = header.producer_epoch, header.base_sequence
         if came == found[:2] or header.producer_epoch > found.producer_epoch:
             del self._refused[header.producer_id]
+
+
+@final
+class EarlyRefusals:
+    """The first refused batch of each producer, by partition."""
+
+    def __init__(self) -> None:
+        self._refused: OrderedDict[TopicPartition, RefusedBatches] = OrderedDict()
+        """Bounded: the partition that was the first to be refused is forgotten."""
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def add(self, name: TopicPartition, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
+        """The batch was refused, because this broker has no such partition."""
+        if code not in _MISSING:
+            return
+        with suppress(KafkaError):
+            header = read_header(batch)
+            refused = self._refused.get(name) or RefusedBatches(_EARLY_PRODUCERS_MAX)
+            refused.add(header, ErrorCode.NOT_LEADER_OR_FOLLOWER, now_ms)
+            if refused:
+                self._refused[name] = refused
+        if len(self._refused) > REFUSED_PRODUCERS_MAX:
+            self._refused.popitem(last=False)
+
+    def take(self, name: TopicPartition) -> RefusedBatches:
+        """What was refused of a partition that is here from now on."""
+        return self._refused.pop(name, None) or RefusedBatches()
 
 
 def _is_given_up(found: _Refused, now_ms: int) -> bool:

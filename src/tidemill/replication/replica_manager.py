@@ -334,6 +334,7 @@ class ReplicaManager:
             hold_host=self._hold_host,
             room=self._room,
         )
+        partition.as_leader.adopt_refused(self.pending_logs.refusals.take(name))
         partition.candidate_came = self._tell_candidate
         self._partitions[name] = partition
         self._by_log[log_] = partition

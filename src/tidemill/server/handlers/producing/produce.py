@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
 from tidemill.core.errors import DiskBusy, ErrorCode, KafkaError, StorageFault
+from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import (
     ANSWER_RECORD_ERRORS_MAX,
     PARTITION_WORK,
@@ -224,7 +225,11 @@ class _Appends:
         long, self._long = self._long, None
         is_new = long is None and not self._is_repeated
         self._is_repeated = False
-        partition = self._writable(name, data.index, is_new=is_new)
+        try:
+            partition = self._writable(name, data.index, is_new=is_new)
+        except KafkaError as error:
+            self._refused_early(name, data, error.code)
+            raise
         if context.version >= FIRST_WITH_TOPIC_IDS:
             wanted = self._request.topic_data[self._topic_index].topic_id
             if partition.topic_id != wanted:
@@ -252,6 +257,13 @@ class _Appends:
             telemetry.bytes_appended += len(records)
         if self._pending is not None:
             self._pending.wait(partition, appended.next_offset, entry)
+
+    def _refused_early(self, name: str | None, data: PartitionProduceData, code: ErrorCode) -> None:
+        """If this is about a topic that has just been made, no batch must overtake this one."""
+        if name is not None and isinstance(data.records, memoryview):
+            where = TopicPartition(name, data.index)
+            refusals = self._context.services.replicas.pending_logs.refusals
+            refusals.add(where, data.records, code, self._now_ms)
 
     def _result_of(
         self, long: LongBatchCheck, partition: Partition, records: memoryview

@@ -10,6 +10,8 @@ import pytest
 
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.errors import DiskFull, ErrorCode
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import REFUSED_PRODUCERS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire import compression
@@ -294,3 +296,32 @@ def test_an_internal_topic_is_refused_by_permission_first(broker):
     broker.permissions.deny(Operation.WRITE)
     entry = _produce(broker, name="__consumer_offsets")
     assert entry.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_I1_no_batch_overtakes_one_that_came_before_its_partition_was_here(broker, is_known):
+    def send(sequence):
+        batch = _batch(producer_id=5, producer_epoch=0, base_sequence=sequence)
+        entry = _produce(broker, batch=batch, acks=-1)
+        return ErrorCode(entry.error_code), entry.base_offset
+
+    broker.logs.withheld = True
+    if is_known:
+        broker.make_topic("orders")
+    code, _ = send(0)
+    assert code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    broker.logs.withheld = False
+    if is_known:
+        broker.replicas.open_made([TopicPartition("orders", 0)])
+    else:
+        broker.make_topic("orders")
+    assert send(1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert send(0) == (ErrorCode.NONE, 0)
+    assert send(1) == (ErrorCode.NONE, 1)
+
+
+def test_I36_what_came_too_early_is_bounded(broker):
+    for count in range(REFUSED_PRODUCERS_MAX + 1):
+        batch = _batch(producer_id=5, producer_epoch=0, base_sequence=0)
+        assert _produce(broker, batch=batch, name=f"t{count}").error_code
+    assert len(broker.replicas.pending_logs.refusals) == REFUSED_PRODUCERS_MAX
