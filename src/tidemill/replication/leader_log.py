@@ -175,10 +175,11 @@ class LeaderLog:
                     original.base_offset, original.last_offset + 1, original.max_timestamp, True
                 )
         self._check_fits(header)
+        if requests is not None:
+            self._take_in(requests, batch, header, acks=acks, now_ms=now_ms)
         try:
+            # Last: what is refused for another reason takes no room.
             self._partition.room.take_for_records(header.size_bytes)
-            if requests is not None:
-                self._take_in(requests, batch, header, acks=acks, now_ms=now_ms)
             appended = self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
         except DiskFull:
             self._refused.add(header, ErrorCode.KAFKA_STORAGE_ERROR, now_ms)

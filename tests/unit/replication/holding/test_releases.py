@@ -15,6 +15,7 @@ from tidemill.core.limits import MIB
 from tidemill.core.loop.timers import Timer
 from tidemill.hot.record_encode import encode
 from tidemill.replication.holding import partition_holds, releaser
+from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.storage.log.interface import LogSlice
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.batch import HEADER_BYTES, write_header
@@ -429,6 +430,16 @@ def test_a_release_for_which_there_is_no_room_is_read_again_after_five_seconds(c
         assert rests.asked_s == [5.0]
 
     run(scenario())
+
+
+def test_R12_held_records_that_are_refused_take_no_room_from_others(leading):
+    settings = replace(leading.partition.settings, holds=HoldPolicy(is_enabled=False))
+    leading.partition.set_settings(settings)
+    set_free(leading, 64 * MIB + 4_000)
+    for _ in range(2):
+        with pytest.raises(KafkaError):
+            leading.send((b"x" * 3_000, [delay(1_000)]))
+    assert leading.send((b"x" * 3_000, [])).base_offset == 0
 
 
 # --- transactions --------------------------------------------------------------------------------
