@@ -23,6 +23,7 @@ __all__ = [
     "StoreUnavailable",
     "TidemillError",
     "UserError",
+    "code_of",
     "invariant",
 ]
 
@@ -58,6 +59,11 @@ class DiskReserved(DiskFull):
 
 class DiskBusy(StorageFault):
     """Too many reads wait for a thread: this one did not run, and may be tried again later."""
+
+
+def code_of(error: KafkaError | StorageFault) -> ErrorCode:
+    """What an answer says of it."""
+    return error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class StoreUnavailable(TidemillError):

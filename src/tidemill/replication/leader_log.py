@@ -15,7 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
-from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, invariant
+from tidemill.core.errors import (
+    DiskFull,
+    ErrorCode,
+    KafkaError,
+    StorageFault,
+    code_of,
+    invariant,
+)
 from tidemill.delivery.intake import Requests, read_requests
 from tidemill.replication.flushing.flush_requests import FlushRequests
 from tidemill.replication.refused_batches import RefusedBatches
@@ -25,7 +32,6 @@ from tidemill.wire.batch import (
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     BatchHeader,
-    CorruptBatch,
     assign_offsets,
     read_header,
 )
@@ -36,15 +42,6 @@ if TYPE_CHECKING:
     from tidemill.replication.partition import Partition
 
 __all__ = ["ACKS_ALL", "Appended", "LeaderLog"]
-
-_PASSING: Final = (
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.CORRUPT_MESSAGE,
-)
-"""A leader refuses so while others are missing, while it has no lease or is silent, while it reads
-its holds, where no thread is free to check a long batch, and what was damaged on its way."""
 
 ACKS_ALL: Final = -1
 
@@ -113,17 +110,17 @@ class LeaderLog:
 
         With `work`, LongBatch says that the check takes too long for the loop: nothing changed.
         """
-        self._check_writable(records, acks, now_ms)
-        policy = self._partition.settings.policy
         try:
+            self._partition.check_writable(acks)
+            policy = self._partition.settings.policy
             batch, header, requesting = prepare_produced(records, policy, now_ms, work)
-        except CorruptBatch as error:
-            self.refused_for_now(records, error.code, now_ms)
+            requests: Requests | None = None
+            if requesting is not None:
+                requests = read_requests(requesting, header, now_ms)
+            return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
+        except (KafkaError, StorageFault) as refusal:
+            self.refused(records, code_of(refusal), now_ms)
             raise
-        requests: Requests | None = None
-        if requesting is not None:
-            requests = read_requests(requesting, header, now_ms)
-        return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
 
     def append_checked(
         self,
@@ -135,22 +132,16 @@ class LeaderLog:
         now_ms: int,
     ) -> Appended:
         """Append a batch that was prepared, with what it asks for; otherwise like `append`."""
-        self._check_writable(batch, acks, now_ms)
-        return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
-
-    def _check_writable(self, batch: memoryview, acks: int, now_ms: int) -> None:
         try:
             self._partition.check_writable(acks)
-        except KafkaError as error:
-            self.refused_for_now(batch, error.code, now_ms)
+            return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
+        except (KafkaError, StorageFault) as refusal:
+            self.refused(batch, code_of(refusal), now_ms)
             raise
 
-    def refused_for_now(self, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
-        """Let none overtake a batch that may be taken later; also of a leader that stepped back.
-
-        Nobody has looked at it yet: it may be one that is refused for good.
-        """
-        if code not in _PASSING or self._partition.led is None:
+    def refused(self, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
+        """Let none overtake a batch that clients repeat; also of a leader that stepped back."""
+        if not code.retriable or self._partition.led is None:
             return
         with suppress(KafkaError):
             header = read_header(batch)
@@ -176,34 +167,13 @@ class LeaderLog:
                 )
         self._check_fits(header)
         if requests is not None:
-            self._take_in(requests, batch, header, acks=acks, now_ms=now_ms)
-        try:
-            # Last: what is refused for another reason takes no room.
-            self._partition.room.take_for_records(header.size_bytes)
-            appended = self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
-        except DiskFull:
-            self._refused.add(header, ErrorCode.KAFKA_STORAGE_ERROR, now_ms)
-            raise
+            self._partition.find_holds().take_in(requests, batch, header, acks=acks)
+        # Last: what is refused for another reason takes no room.
+        self._partition.room.take_for_records(header.size_bytes)
+        appended = self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
         if self._refused:
             self._refused.appended(header)
         return appended
-
-    def _take_in(
-        self,
-        requests: Requests,
-        batch: memoryview,
-        header: BatchHeader,
-        *,
-        acks: int,
-        now_ms: int,
-    ) -> None:
-        """Hold what is to be held. A batch without such records must not overtake a refused one."""
-        try:
-            self._partition.find_holds().take_in(requests, batch, header, acks=acks)
-        except KafkaError as error:
-            if error.code in _PASSING:
-                self._refused.add(header, error.code, now_ms)
-            raise
 
     # --- batches of this broker ------------------------------------------------------------------
 

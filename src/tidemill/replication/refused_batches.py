@@ -4,9 +4,9 @@ A log takes any sequence of a producer that it does not know. So if the first of
 flight is refused for now, and the second one is not, the retry of the first is out of order:
 librdkafka takes it for stored, and its records are lost (I1). Of a producer that the log knows,
 what follows is a gap: the producer would begin another epoch, and send again what other partitions
-have stored (I4). Refused for now is what finds no room, no thread or too few replicas in sync,
-comes while the leader may not act or reads its holds, is in a transaction whose coordinator cannot
-be asked, or was damaged on its way.
+have stored (I4). Refused for now is whatever clients repeat: there was no room, no thread, too few
+replicas in sync or no lease, the holds were being read, the coordinator of the transaction could
+not be asked, or the batch was damaged on its way.
 
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
 another epoch. Where another broker may have led since, everything begins anew: it may have taken
@@ -21,15 +21,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import suppress
 from typing import Final, NamedTuple, final
+from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
 from tidemill.wire.batch import BatchHeader, read_header
 
 __all__ = ["EarlyRefusals", "RefusedBatches"]
 
-_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_Name = tuple[str | UUID, int]
+"""A partition of a topic by its name, or by its id where nobody here knows that name."""
 _EARLY_PRODUCERS_MAX: Final = 64
 """Of one partition: names that no topic has come to cost no more."""
 _SEQUENCES = 1 << 31
@@ -103,15 +104,15 @@ class EarlyRefusals:
     """The first refused batch of each producer, by partition."""
 
     def __init__(self) -> None:
-        self._refused: OrderedDict[TopicPartition, RefusedBatches] = OrderedDict()
+        self._refused: OrderedDict[_Name, RefusedBatches] = OrderedDict()
         """Bounded: the partition that was the first to be refused is forgotten."""
 
     def __len__(self) -> int:
         return len(self._refused)
 
-    def add(self, name: TopicPartition, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
+    def add(self, name: _Name, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
         """The batch was refused, because this broker has no such partition."""
-        if code not in _MISSING:
+        if not code.retriable:
             return
         with suppress(KafkaError):
             header = read_header(batch)
@@ -122,7 +123,7 @@ class EarlyRefusals:
         if len(self._refused) > REFUSED_PRODUCERS_MAX:
             self._refused.popitem(last=False)
 
-    def take(self, name: TopicPartition) -> RefusedBatches:
+    def take(self, name: _Name) -> RefusedBatches:
         """What was refused of a partition that is here from now on."""
         return self._refused.pop(name, None) or RefusedBatches()
 

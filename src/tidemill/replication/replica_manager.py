@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, final
+from uuid import UUID
 
 from tidemill.core.clock import Clock
 from tidemill.core.config.keys import INT64_MAX
@@ -179,6 +180,16 @@ class ReplicaManager:
         partition = self.find(topic, index)
         return None if partition is None else partition.as_leader
 
+    def refused(
+        self, topic: str | UUID, index: int, batch: memoryview, code: ErrorCode, now_ms: int
+    ) -> None:
+        """A batch has not come as far as its log: none must overtake it there, or in a new log."""
+        partition = self.find(topic, index) if isinstance(topic, str) else None
+        if partition is None or code is ErrorCode.UNKNOWN_TOPIC_ID:
+            self.pending_logs.refusals.add((topic, index), batch, code, now_ms)
+        else:
+            partition.as_leader.refused(batch, code, now_ms)
+
     # --- following the image ---------------------------------------------------------------------
 
     def apply(self, delta: Delta) -> Steps[None]:
@@ -334,7 +345,9 @@ class ReplicaManager:
             hold_host=self._hold_host,
             room=self._room,
         )
-        partition.as_leader.adopt_refused(self.pending_logs.refusals.take(name))
+        for known_as in (topic.name, topic.topic_id):
+            refused = self.pending_logs.refusals.take((known_as, index))
+            partition.as_leader.adopt_refused(refused)
         partition.candidate_came = self._tell_candidate
         self._partitions[name] = partition
         self._by_log[log_] = partition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, code_of
 from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import AnyContext, DataContext
@@ -52,6 +52,6 @@ def find_led_partition(
 
 def count_refusal(context: AnyContext, error: KafkaError | StorageFault) -> int:
     """Count one partition's refusal as an error; its code for the answer."""
-    code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+    code = code_of(error)
     context.services.telemetry.count_error(code)
     return int(code)

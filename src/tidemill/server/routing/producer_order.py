@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, final
 from uuid import UUID
 
+from tidemill.client.network.errors import error_code
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.refused_batches import RefusedBatches
 from tidemill.server.routing.divided_requests import BY_LEADER, divided_by_leader
@@ -36,18 +37,6 @@ PARTITIONS_MAX: Final = 1_000
 """Of one connection: half a megabyte, whatever it asks for."""
 _PRODUCERS_MAX: Final = 1
 """A connection is that of one producer."""
-_PASSING: Final = (
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.UNKNOWN_TOPIC_ID,
-    ErrorCode.NOT_ENOUGH_REPLICAS,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    ErrorCode.KAFKA_STORAGE_ERROR,
-    ErrorCode.REQUEST_TIMED_OUT,
-    ErrorCode.CORRUPT_MESSAGE,
-)
-"""Clients repeat what is refused so."""
-
 _Key = tuple[str, UUID, int]
 Batches = dict[_Key, BatchHeader]
 """The batches of a request that have a producer, by partition."""
@@ -124,7 +113,7 @@ class ProducerOrder:
             before = self._under_way.pop(key)
             if before.requests > 1:
                 self._under_way[key] = before._replace(requests=before.requests - 1)
-            if codes.get(key, ErrorCode.REQUEST_TIMED_OUT) in _PASSING:
+            if codes.get(key, ErrorCode.REQUEST_TIMED_OUT).retriable:
                 self._refuse(key, header, now_ms)
 
     def refused(self, batches: Batches, *, now_ms: int) -> None:
@@ -153,9 +142,9 @@ def batches_of(request: ProduceRequest) -> Batches:
     return found
 
 
-def _codes(answer: ProduceResponse) -> dict[_Key, int]:
+def _codes(answer: ProduceResponse) -> dict[_Key, ErrorCode]:
     return {
-        (topic.name, topic.topic_id, one.index): one.error_code
+        (topic.name, topic.topic_id, one.index): error_code(one.error_code)
         for topic in answer.responses
         for one in topic.partition_responses
     }

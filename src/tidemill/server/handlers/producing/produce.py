@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
-from tidemill.core.errors import DiskBusy, ErrorCode, KafkaError, StorageFault
-from tidemill.core.ids import TopicPartition
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, code_of
 from tidemill.core.limits import (
     ANSWER_RECORD_ERRORS_MAX,
     PARTITION_WORK,
@@ -34,7 +33,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.leader_log import ACKS_ALL, Appended
 from tidemill.replication.partition import Partition
-from tidemill.server.handlers.producing.long_batch_check import CheckedBatch, LongBatchCheck
+from tidemill.server.handlers.producing.long_batch_check import LongBatchCheck
 from tidemill.server.handlers.producing.pending_acknowledgements import PendingAcknowledgements
 from tidemill.server.handlers.producing.produce_refusals import add_endpoints, refuse, refuse_all
 from tidemill.server.handlers.producing.transaction_verification import (
@@ -47,7 +46,7 @@ from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress, Unfinished
 from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, CorruptBatch
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
@@ -227,18 +226,13 @@ class _Appends:
         self._is_repeated = False
         try:
             partition = self._writable(name, data.index, is_new=is_new)
-        except KafkaError as error:
-            self._refused_early(name, data, error.code)
+            records = _checked_records(context.version, data)
+            checked = None if long is None else long.result()
+            if is_transactional(records):
+                self._check_verified(partition, records, long)
+        except (KafkaError, StorageFault) as refusal:
+            self._refused(name, data, code_of(refusal))
             raise
-        if context.version >= FIRST_WITH_TOPIC_IDS:
-            wanted = self._request.topic_data[self._topic_index].topic_id
-            if partition.topic_id != wanted:
-                # The image has the topic, and the partition is that of a deleted one still (I34).
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        records = _checked_records(context.version, data)
-        checked = None if long is None else self._result_of(long, partition, records)
-        if is_transactional(records):
-            self._check_verified(partition, records, long)
         if checked is None:
             appended = self._append_now(partition, records)
         else:
@@ -258,24 +252,12 @@ class _Appends:
         if self._pending is not None:
             self._pending.wait(partition, appended.next_offset, entry)
 
-    def _refused_early(self, name: str | None, data: PartitionProduceData, code: ErrorCode) -> None:
-        """If this is about a topic that has just been made, no batch must overtake this one."""
-        if name is not None and isinstance(data.records, memoryview):
-            where = TopicPartition(name, data.index)
-            refusals = self._context.services.replicas.pending_logs.refusals
-            refusals.add(where, data.records, code, self._now_ms)
-
-    def _result_of(
-        self, long: LongBatchCheck, partition: Partition, records: memoryview
-    ) -> CheckedBatch:
-        """The batch to append. If it will come again, a shorter one must not overtake it."""
-        try:
-            return long.result()
-        except (CorruptBatch, DiskBusy) as error:
-            is_busy = isinstance(error, DiskBusy)
-            code = ErrorCode.KAFKA_STORAGE_ERROR if is_busy else ErrorCode.CORRUPT_MESSAGE
-            partition.as_leader.refused_for_now(records, code, self._now_ms)
-            raise
+    def _refused(self, name: str | None, data: PartitionProduceData, code: ErrorCode) -> None:
+        """The batch has not come as far as its log: none must overtake it there."""
+        if isinstance(data.records, memoryview):
+            topic = name or self._request.topic_data[self._topic_index].topic_id
+            replicas = self._context.services.replicas
+            replicas.refused(topic, data.index, data.records, code, self._now_ms)
 
     def _check_verified(
         self,
@@ -295,9 +277,6 @@ class _Appends:
             self._long = long
             self._is_repeated = True
             raise
-        except KafkaError as error:
-            partition.as_leader.refused_for_now(records, error.code, self._now_ms)
-            raise
 
     def _writable(self, name: str | None, index: int, *, is_new: bool) -> Partition:
         """The partition, if clients may write to it and the request has not named it before."""
@@ -316,6 +295,11 @@ class _Appends:
             if len(seen) == count:
                 detail = "the request names this partition twice; only the first batch counts"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+        if context.version >= FIRST_WITH_TOPIC_IDS:
+            wanted = self._request.topic_data[self._topic_index].topic_id
+            if partition.topic_id != wanted:
+                # The image has the topic, and the partition is that of a deleted one still (I34).
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return partition
 
     def _cut_record_errors(self, entry: PartitionProduceResponse) -> None:

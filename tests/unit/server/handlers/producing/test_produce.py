@@ -320,6 +320,22 @@ def test_I1_no_batch_overtakes_one_that_came_before_its_partition_was_here(broke
     assert send(1) == (ErrorCode.NONE, 1)
 
 
+def test_I1_nor_one_that_named_its_topic_by_an_id_that_was_not_known_here(broker):
+    first, second = (
+        _batch(producer_id=5, producer_epoch=0, base_sequence=sequence) for sequence in (0, 1)
+    )
+    early = broker.replicas.pending_logs.refusals
+    assert _produce(broker, 13, bytearray(first)).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert len(early) == 1
+    broker.logs.withheld = True
+    topic_id = broker.make_topic("orders").topic_id
+    early.add((topic_id, 0), memoryview(first), ErrorCode.UNKNOWN_TOPIC_ID, NOW_MS)
+    broker.logs.withheld = False
+    broker.replicas.open_made([TopicPartition("orders", 0)])
+    assert _produce(broker, 13, second).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert _produce(broker, 13, first).error_code == ErrorCode.NONE
+
+
 def test_I36_what_came_too_early_is_bounded(broker):
     for count in range(REFUSED_PRODUCERS_MAX + 1):
         batch = _batch(producer_id=5, producer_epoch=0, base_sequence=0)
