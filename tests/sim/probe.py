@@ -248,6 +248,8 @@ class Probe:
                 f"I13: {partition}: broker {broker_id} ends at {end}, {kept} was committed there",
             )
             known = min(copy.high_watermark, log.flushed_offset)
+            if log.epochs.latest < unclean:  # it will be cut to what its leader has
+                known = min(known, _kept_by_unclean(copies, unclean))
             self._committed[place] = (log, max(kept, known), unclean)
 
     def _watch_store(self, session: MemoryCoord, ops: Sequence[Op]) -> None:
@@ -355,3 +357,10 @@ class Probe:
 def _counted_on(image: PartitionImage) -> set[int]:
     """Who has all that was readable, or may have it although it ended unclean."""
     return {*image.isr, *image.elr, *image.suspects}
+
+
+def _kept_by_unclean(copies: Mapping[int, Partition], unclean: int) -> int:
+    """Where the logs of that epoch begin: what is below, an unclean election has kept."""
+    logs = [one.log for one in copies.values() if one.log.epochs.latest >= unclean]
+    ends = [log.epochs.end_offset_for(unclean - 1, log.log_end_offset)[1] for log in logs]
+    return min(ends, default=0)

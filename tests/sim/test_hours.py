@@ -27,6 +27,12 @@ def test_a_long_life_is_one_run_of_its_seed():
     assert len(lives[0].faults) >= 20
 
 
+@pytest.mark.slow
+def test_I13_what_an_unclean_election_gave_up_may_be_cut_some_time_later():
+    """A replica that was not in sync has flushed more than those that were, and lost power."""
+    assert live_long(20077, simulated_s=1_800.0).acked
+
+
 def test_what_was_checked_and_deleted_is_forgotten_and_the_rest_still_counts():
     history = History()
     for offset in range(4):
