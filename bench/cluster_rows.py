@@ -66,7 +66,7 @@ CLIENT = {
 }
 """A client that looks for the new leader at once: the row is about brokers."""
 LOOK_S = 0.05
-"""So often it is made to look: by itself librdkafka asks once a second who leads."""
+"""How often it is made to look: by itself librdkafka asks once a second who leads."""
 
 
 Kind = Callable[[Path], MeasuredCluster]

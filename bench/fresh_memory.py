@@ -2,8 +2,8 @@
 
 A host gives a virtual machine its memory at the first touch, page by page. On such a machine a
 write of a gigabyte into the page cache took 1.8 s of CPU on fresh pages and 0.19 s on used ones, so
-a rate told mostly which pages the kernel happened to give. Both sides of a row pay for it alike,
-but whoever writes more copies for less of its own work pays the larger share.
+a rate told mostly which pages the kernel happened to give. Both sides of a row pay the same for a
+page, so the side that does less work of its own loses the larger share of its rate.
 """
 
 from __future__ import annotations

@@ -220,6 +220,9 @@ REFUSED_KEPT_MS = 300_000
 """How long what follows a refused batch waits for it: as long as librdkafka tries."""
 REFUSED_PRODUCERS_MAX = 1_000
 """Idempotent producers of one partition of which a batch was refused and has not come again."""
+EARLY_PARTITIONS_MAX = 1_000
+EARLY_PRODUCERS_MAX = 16
+"""The same for partitions that are not here yet, and of each of them: about 5 MB at most."""
 CHECKPOINT_PRODUCERS_PER_SLICE = 20_000
 """Producers that one round of a checkpoint captures on the loop: about 1 ms."""
 SCRUB_EVENTS_MAX = 100

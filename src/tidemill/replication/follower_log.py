@@ -249,8 +249,10 @@ class FollowerLog:
 
 
 def _are_of_brokers(found: Sequence[tuple[int, BatchHeader]]) -> bool:
-    """Ends of transactions, and holds that move or end: leaders write them also when they refuse
-    records, and wait for followers with what they free by that."""
+    """Ends of transactions, and holds that move or end.
+
+    Leaders write them also when they refuse records, and free room only when followers have them.
+    """
     return _is_of_broker(found[0][1]) and all(_is_of_broker(header) for _, header in found)
 
 

@@ -20,19 +20,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import suppress
-from typing import Final, NamedTuple, final
+from typing import NamedTuple, final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
+from tidemill.core.limits import (
+    EARLY_PARTITIONS_MAX,
+    EARLY_PRODUCERS_MAX,
+    REFUSED_KEPT_MS,
+    REFUSED_PRODUCERS_MAX,
+)
 from tidemill.wire.batch import BatchHeader, read_header
 
 __all__ = ["EarlyRefusals", "RefusedBatches"]
 
 _Name = tuple[str | UUID, int]
 """A partition of a topic by its name, or by its id where nobody here knows that name."""
-_EARLY_PRODUCERS_MAX: Final = 64
-"""Of one partition: names that no topic has come to cost no more."""
 _SEQUENCES = 1 << 31
 """They begin at 0 again after the last one."""
 
@@ -94,8 +97,7 @@ class RefusedBatches:
         found = self._refused.get(header.producer_id)
         if found is None:
             return
-        came = header.producer_epoch, header.base_sequence
-        if came == found[:2] or header.producer_epoch > found.producer_epoch:
+        if header.producer_epoch > found.producer_epoch or _has_it(header, found):
             del self._refused[header.producer_id]
 
 
@@ -112,15 +114,15 @@ class EarlyRefusals:
 
     def add(self, name: _Name, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
         """The batch was refused, because this broker has no such partition."""
-        if not code.retriable:
+        if not code.retriable:  # as for a name that no topic can have, which may be long
             return
         with suppress(KafkaError):
             header = read_header(batch)
-            refused = self._refused.get(name) or RefusedBatches(_EARLY_PRODUCERS_MAX)
+            refused = self._refused.get(name) or RefusedBatches(EARLY_PRODUCERS_MAX)
             refused.add(header, ErrorCode.NOT_LEADER_OR_FOLLOWER, now_ms)
             if refused:
                 self._refused[name] = refused
-        if len(self._refused) > REFUSED_PRODUCERS_MAX:
+        if len(self._refused) > EARLY_PARTITIONS_MAX:
             self._refused.popitem(last=False)
 
     def take(self, name: _Name) -> RefusedBatches:
@@ -135,6 +137,13 @@ def _is_given_up(found: _Refused, now_ms: int) -> bool:
 def _takes_place(header: BatchHeader, found: _Refused) -> bool:
     """Whether the batch is the one to wait for: an older epoch is not waited for any more."""
     return header.producer_epoch >= found.producer_epoch and not _is_behind(header, found)
+
+
+def _has_it(header: BatchHeader, found: _Refused) -> bool:
+    """Whether the batch has the refused one: of a damaged one the sequence may be wrong."""
+    if header.producer_epoch != found.producer_epoch:
+        return False
+    return (found.base_sequence - header.base_sequence) % _SEQUENCES <= header.last_offset_delta
 
 
 def _is_behind(header: BatchHeader, found: _Refused) -> bool:

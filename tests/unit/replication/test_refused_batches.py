@@ -97,6 +97,17 @@ def test_a_batch_before_the_refused_one_does_not_take_its_place():
     refused.check(third, NOW_MS)
 
 
+def test_a_refused_batch_whose_sequence_was_damaged_is_not_waited_for_when_it_has_come():
+    refused = RefusedBatches()
+    damaged, whole, later = (
+        read_header(batch(count, producer_id=9, producer_epoch=0, base_sequence=sequence))
+        for sequence, count in ((5, 1), (0, 10), (10, 1))
+    )
+    refused.add(damaged, ErrorCode.CORRUPT_MESSAGE, NOW_MS)
+    refused.appended(whole)
+    refused.check(later, NOW_MS)
+
+
 def test_a_producer_that_begins_another_epoch_goes_on(part):
     set_free(part.room, LOW)
     with pytest.raises(DiskFull):

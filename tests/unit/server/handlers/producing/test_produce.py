@@ -11,7 +11,7 @@ import pytest
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.errors import DiskFull, ErrorCode
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import REFUSED_PRODUCERS_MAX
+from tidemill.core.limits import EARLY_PARTITIONS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire import compression
@@ -337,7 +337,13 @@ def test_I1_nor_one_that_named_its_topic_by_an_id_that_was_not_known_here(broker
 
 
 def test_I36_what_came_too_early_is_bounded(broker):
-    for count in range(REFUSED_PRODUCERS_MAX + 1):
+    for count in range(EARLY_PARTITIONS_MAX + 1):
         batch = _batch(producer_id=5, producer_epoch=0, base_sequence=0)
         assert _produce(broker, batch=batch, name=f"t{count}").error_code
-    assert len(broker.replicas.pending_logs.refusals) == REFUSED_PRODUCERS_MAX
+    assert len(broker.replicas.pending_logs.refusals) == EARLY_PARTITIONS_MAX
+
+
+def test_I36_a_name_that_no_topic_can_have_is_not_kept(broker):
+    batch = _batch(producer_id=5, producer_epoch=0, base_sequence=0)
+    assert _produce(broker, batch=batch, name="t" * 10_000).error_code
+    assert not broker.replicas.pending_logs.refusals
