@@ -14,11 +14,11 @@ from pyarrow import dataset
 from tests.spark.pipeline_runs import log_values, run_once, send, traffic
 from tests.support.clients import Message
 from tests.support.spark_topics import create_topic
-from tests.unit.spark.pipelines.merging.result_files import hasty_clock
 from tidemill.spark.pipelines.catalogue import pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import configure
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 from tidemill.spark.pipelines.merging.file_merging import FileMerging
+from tidemill.testing.manual_clock import SimClock
 
 TOPIC = "merged-files"
 HOUR_MS = 3_600_000
@@ -27,6 +27,7 @@ LINES = 1_600
 STEP_MS = 15_000
 """6.7 hours, over midnight."""
 PARTS = ("events", "minutes")
+HANG_S = 120.0
 
 
 def far_line(hours: int) -> Message:
@@ -110,35 +111,72 @@ def test_a_batch_that_is_repeated_after_its_files_were_merged_adds_no_row(spark,
     assert {part: state(spark, output, part) for part in PARTS} == before
 
 
+class Reader:
+    """Reads a folder with Arrow, over and over, on a thread of its own."""
+
+    def __init__(self, folder: str) -> None:
+        self.counts: list[int] = []
+        """Of rows, in the readings that met no error."""
+        self._folder = folder
+        self._finished = 0
+        self._changed = threading.Condition()
+        self._is_ended = False
+        self._thread = threading.Thread(target=self._read)
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_ended = True
+        self._thread.join()
+
+    def _read(self) -> None:
+        while not self._is_ended:
+            with contextlib.suppress(FileNotFoundError):
+                rows = dataset.dataset(self._folder, format="parquet").count_rows()
+                self.counts.append(rows)
+            with self._changed:
+                self._finished += 1
+                self._changed.notify()
+
+    def time_s(self) -> float:
+        """A minute passes with each reading, so whoever waits for it waits for one to finish."""
+        return 60.0 * self._finished
+
+    def finish_one(self) -> None:
+        """Wait until the reading that is under way is finished."""
+        with self._changed:
+            before = self._finished
+            assert self._changed.wait_for(lambda: self._finished > before, HANG_S)
+
+
 def test_whoever_reads_while_files_are_merged_gets_every_row_or_an_error(spark, copied):
     output = copied / "out"
     events = str(output / "events")
     expected = dataset.dataset(events, format="parquet").count_rows()
     listed = spark.read.parquet(events)
     [query] = {made.query for made in batches(output)}
-    merging = FileMerging(str(output), {"events": True}, is_active=True, clock=hasty_clock())
-    merging.batch_written(BatchFolder.of_batch(query, 1_000), START_MS + 48 * HOUR_MS)
     counts: list[int] = []
-    ended = threading.Event()
 
-    def read() -> None:
-        while not ended.is_set():
-            with contextlib.suppress(FileNotFoundError):
-                counts.append(dataset.dataset(events, format="parquet").count_rows())
+    with Reader(events) as reader:
+        clock = SimClock(reader.time_s)
+        merging = FileMerging(str(output), {"events": True}, is_active=True, clock=clock)
+        merging.batch_written(BatchFolder.of_batch(query, 1_000), START_MS + 48 * HOUR_MS)
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
+        def step() -> bool:
+            if merging.step():
+                return True
+            reader.finish_one()
+            return merging.step()
+
         steps = 0
-        while merging.step():
+        while step():
             steps += 1
             if steps % 8 == 0:
                 counts.append(spark.read.parquet(events).count())
-    finally:
-        ended.set()
-        reader.join()
 
-    assert set(counts) == {expected}
+    assert set(counts) == set(reader.counts) == {expected}
     assert any(made.is_merged for made in batches(output))
     with pytest.raises(Py4JJavaError, match="FILE_NOT_EXIST"):
         listed.agg({"offset": "sum"}).collect()
