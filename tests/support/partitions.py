@@ -15,6 +15,7 @@ from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.leader_log import ACKS_ALL, Appended
 from tidemill.replication.partition import Partition
 from tidemill.replication.partition_settings import PartitionSettings
+from tidemill.replication.refused_batches import RefusedTotal
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.log.interface import LogConfig, PartitionLog
@@ -117,6 +118,7 @@ def partition(
     boottime: Callable[[], float] | None = None,
     hold_host: HoldHost | None = None,
     room: DiskRoom | None = None,
+    refused_total: RefusedTotal | None = None,
     name: TopicPartition = NAME,
     **options: object,
 ) -> Partition:
@@ -133,6 +135,7 @@ def partition(
         boottime=boottime,
         hold_host=hold_host,
         room=room,
+        refused_total=refused_total,
     )
 
 

@@ -220,6 +220,8 @@ REFUSED_KEPT_MS = 300_000
 """How long what follows a refused batch waits for it: as long as librdkafka tries."""
 REFUSED_PRODUCERS_MAX = 1_000
 """Idempotent producers of one partition of which a batch was refused and has not come again."""
+REFUSED_PRODUCERS_PER_BROKER_MAX = 100_000
+"""The same in all partitions together: about 30 MB at most."""
 EARLY_PARTITIONS_MAX = 1_000
 EARLY_PRODUCERS_MAX = 16
 """The same for partitions that are not here yet, and of each of them: about 5 MB at most."""

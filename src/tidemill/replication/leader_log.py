@@ -25,7 +25,7 @@ from tidemill.core.errors import (
 )
 from tidemill.delivery.intake import Requests, read_requests
 from tidemill.replication.flushing.flush_requests import FlushRequests
-from tidemill.replication.refused_batches import RefusedBatches
+from tidemill.replication.refused_batches import RefusedBatches, RefusedTotal
 from tidemill.replication.waiting.waiters import AckWaiter, OffsetWaiters
 from tidemill.storage.log.interface import PartitionLog
 from tidemill.wire.batch import (
@@ -73,7 +73,9 @@ class LeaderLog:
         "log",
     )
 
-    def __init__(self, partition: Partition, flushes: FlushRequests) -> None:
+    def __init__(
+        self, partition: Partition, flushes: FlushRequests, refused_total: RefusedTotal | None
+    ) -> None:
         self._partition = partition
         self._flushes = flushes
         self.log: PartitionLog = partition.log
@@ -83,7 +85,7 @@ class LeaderLog:
         """Those that wait until no in-sync replica has what was deleted."""
         self.agreed_start = 0
         """Whoever joins must have deleted what is below: a client was told that it is gone."""
-        self._refused = RefusedBatches()
+        self._refused = RefusedBatches(total=refused_total)
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
 
@@ -96,6 +98,10 @@ class LeaderLog:
         self.agreed_start = self.log.log_start_offset
         if others_led:
             self._refused.clear()
+
+    def resigned(self) -> None:
+        """Another broker leads, or none: it may take what was refused here."""
+        self._refused.clear()
 
     def adopt_refused(self, refused: RefusedBatches) -> None:
         """What was refused before the partition was here."""

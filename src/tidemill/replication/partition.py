@@ -43,6 +43,7 @@ from tidemill.replication.leader_log import ACKS_ALL, LeaderLog
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
 from tidemill.replication.mandate import Mandate
 from tidemill.replication.partition_settings import PartitionSettings
+from tidemill.replication.refused_batches import RefusedTotal
 from tidemill.replication.waiting.follower_watches import FollowerWatches
 from tidemill.replication.waiting.waiters import Watcher
 from tidemill.storage.files.disk_room import DiskRoom
@@ -74,6 +75,7 @@ class Partition:
         boottime: Callable[[], float] | None = None,
         hold_host: HoldHost | None = None,
         room: DiskRoom | None = None,
+        refused_total: RefusedTotal | None = None,
     ) -> None:
         """`boottime`: only in a cluster whose followers vouch for their leaders.
 
@@ -99,7 +101,7 @@ class Partition:
         """The log end when this broker became leader: everything below is of an older epoch."""
         self.led: LedReplicas | None = None
         """What we know of the other replicas in the leader epoch in which we lead, or led last."""
-        self.as_leader = LeaderLog(self, flushes)
+        self.as_leader = LeaderLog(self, flushes, refused_total)
         self.as_follower = FollowerLog(self, flushes)
         self.mandate = Mandate(lease, boottime)
         self.broker_id = broker_id
@@ -159,6 +161,7 @@ class Partition:
     def resign(self, code: ErrorCode) -> None:
         """Stop serving: another leads, the topic was deleted, or the log directory failed."""
         self.led = None
+        self.as_leader.resigned()
         self.step_back(code)
 
     def step_back(self, code: ErrorCode) -> None:

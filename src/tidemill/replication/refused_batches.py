@@ -29,10 +29,11 @@ from tidemill.core.limits import (
     EARLY_PRODUCERS_MAX,
     REFUSED_KEPT_MS,
     REFUSED_PRODUCERS_MAX,
+    REFUSED_PRODUCERS_PER_BROKER_MAX,
 )
 from tidemill.wire.batch import BatchHeader, read_header
 
-__all__ = ["EarlyRefusals", "RefusedBatches"]
+__all__ = ["EarlyRefusals", "RefusedBatches", "RefusedTotal"]
 
 _Name = tuple[str | UUID, int]
 """A partition of a topic by its name, or by its id where nobody here knows that name."""
@@ -49,13 +50,45 @@ class _Refused(NamedTuple):
 
 
 @final
+class RefusedTotal:
+    """Bounds what the partitions of a broker wait for together.
+
+    Who may write to thousands of partitions could make it remember millions of producers.
+    """
+
+    __slots__ = ("_counts", "_producers_max", "_sum")
+
+    def __init__(self, producers_max: int = REFUSED_PRODUCERS_PER_BROKER_MAX) -> None:
+        self._producers_max = producers_max
+        self._counts: OrderedDict[RefusedBatches, int] = OrderedDict()
+        """Producers of each partition that waits; the one that has changed last comes last."""
+        self._sum = 0
+
+    def __len__(self) -> int:
+        return self._sum
+
+    def changed(self, partition: RefusedBatches) -> None:
+        """Another number waits in it. If all are too many, who has not changed longest forgets."""
+        count = len(partition)
+        self._sum += count - self._counts.pop(partition, 0)
+        if count:
+            self._counts[partition] = count
+        while self._sum > self._producers_max:
+            next(iter(self._counts)).clear()
+
+
+@final
 class RefusedBatches:
     """The first refused batch of each producer, in one partition."""
 
-    __slots__ = ("_producers_max", "_refused")
+    __slots__ = ("_producers_max", "_refused", "_total")
 
-    def __init__(self, producers_max: int = REFUSED_PRODUCERS_MAX) -> None:
+    def __init__(
+        self, producers_max: int = REFUSED_PRODUCERS_MAX, total: RefusedTotal | None = None
+    ) -> None:
+        """Counted in `total`, if there is one."""
         self._producers_max = producers_max
+        self._total = total
         self._refused: OrderedDict[int, _Refused] = OrderedDict()
         """By producer id; bounded: whoever was refused longest ago is forgotten."""
 
@@ -64,10 +97,12 @@ class RefusedBatches:
 
     def clear(self) -> None:
         self._refused.clear()
+        self._changed()
 
     def take_over(self, other: RefusedBatches) -> None:
         """Wait for what `other` waits for, too; it has no more producers than fit in here."""
         self._refused.update(other._refused)
+        self._changed()
 
     def check(self, header: BatchHeader, now_ms: int) -> None:
         """KafkaError: a batch before this one was refused, and has not come again."""
@@ -75,7 +110,7 @@ class RefusedBatches:
         if found is None or not _is_behind(header, found):
             return
         if _is_given_up(found, now_ms):
-            del self._refused[header.producer_id]
+            self._end_wait(header)
             return
         raise KafkaError(found.code, "a batch before this one was refused")
 
@@ -91,6 +126,7 @@ class RefusedBatches:
             )
         if len(self._refused) > self._producers_max:
             self._refused.popitem(last=False)
+        self._changed()
 
     def appended(self, header: BatchHeader) -> None:
         """The batch was appended; it may be one before the refused one."""
@@ -98,7 +134,15 @@ class RefusedBatches:
         if found is None:
             return
         if header.producer_epoch > found.producer_epoch or _has_it(header, found):
-            del self._refused[header.producer_id]
+            self._end_wait(header)
+
+    def _end_wait(self, header: BatchHeader) -> None:
+        del self._refused[header.producer_id]
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._total is not None:
+            self._total.changed(self)
 
 
 @final

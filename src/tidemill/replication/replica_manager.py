@@ -41,6 +41,7 @@ from tidemill.replication.led_replicas import BrokerEpochs
 from tidemill.replication.partition import Partition
 from tidemill.replication.partition_settings import PartitionSettings
 from tidemill.replication.pending_logs import PendingLogs
+from tidemill.replication.refused_batches import RefusedTotal
 from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.produced_batch import BatchPolicy
@@ -165,6 +166,7 @@ class ReplicaManager:
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
         self.pending_logs = PendingLogs()
+        self._refused_total = RefusedTotal()
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -344,6 +346,7 @@ class ReplicaManager:
             boottime=self._boottime,
             hold_host=self._hold_host,
             room=self._room,
+            refused_total=self._refused_total,
         )
         for known_as in (topic.name, topic.topic_id):
             refused = self.pending_logs.refusals.take((known_as, index))

@@ -8,7 +8,7 @@ from tests.support.partitions import NOW_MS, OWN, SECOND, Lease, append, batch, 
 from tests.unit.replication.test_room_for_appends import AMPLE, LOW, RESERVE, set_free
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
-from tidemill.replication.refused_batches import RefusedBatches
+from tidemill.replication.refused_batches import RefusedBatches, RefusedTotal
 from tidemill.storage.files.disk_room import DiskRoom
 from tidemill.wire.batch import read_header
 
@@ -174,6 +174,50 @@ def test_I36_refused_producers_are_bounded():
         one = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0)
         refused.add(read_header(one), ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
     assert len(refused) == REFUSED_PRODUCERS_MAX
+
+
+def note(refused: RefusedBatches, *producer_ids: int) -> None:
+    for producer_id in producer_ids:
+        header = read_header(batch(producer_id=producer_id, producer_epoch=0, base_sequence=0))
+        refused.add(header, ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
+
+
+def test_I36_partitions_together_forget_the_one_that_has_not_changed_for_longest():
+    total = RefusedTotal(4)
+    first, second, third = (RefusedBatches(total=total) for _ in range(3))
+    note(first, 1)
+    note(second, 1, 2)
+    note(first, 2)
+    note(third, 1)
+    assert [len(one) for one in (first, second, third)] == [2, 0, 1]
+    assert len(total) == 3
+
+
+def test_I36_producers_that_are_not_waited_for_any_more_make_room_for_others():
+    total = RefusedTotal(4)
+    ended, given_up, cleared, kept = (RefusedBatches(total=total) for _ in range(4))
+    for refused in (ended, given_up, cleared, kept):
+        note(refused, 9)
+    first, second = (
+        read_header(batch(producer_id=9, producer_epoch=0, base_sequence=n)) for n in (0, 1)
+    )
+    ended.appended(first)
+    given_up.check(second, NOW_MS + REFUSED_KEPT_MS + 1)
+    cleared.clear()
+    assert len(total) == 1
+    note(ended, 1, 2, 3)
+    assert len(kept) == 1
+
+
+def test_I36_whoever_resigns_waits_for_nobody(part):
+    total = RefusedTotal()
+    resigned = leader(room=part.room, refused_total=total)
+    set_free(part.room, LOW)
+    with pytest.raises(DiskFull):
+        send(resigned, 0)
+    assert len(total) == 1
+    resigned.become_follower(image(leader=SECOND, epoch=1, version=1))
+    assert len(total) == 0
 
 
 def test_a_batch_that_does_not_come_again_is_not_waited_for_for_ever():

@@ -7,10 +7,24 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
+from tests.support.partitions import (
+    NOW_MS,
+    OWN,
+    SECOND,
+    THIRD,
+    Flushes,
+    append,
+    batch,
+    fetched,
+    image,
+)
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
-from tidemill.core.limits import PARTITIONS_CHANGED_PER_SLICE
+from tidemill.core.limits import (
+    PARTITIONS_CHANGED_PER_SLICE,
+    REFUSED_PRODUCERS_MAX,
+    REFUSED_PRODUCERS_PER_BROKER_MAX,
+)
 from tidemill.core.loop.steps import Steps, finished
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
@@ -214,6 +228,23 @@ def test_requests_that_wait_on_a_deleted_topic_are_refused(place):
     partition.as_leader.wait_acknowledged(append(partition).next_offset, heard.append)
     place.drop("t")
     assert heard == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_I36_the_partitions_of_a_broker_wait_for_a_bounded_number_of_refused_producers(place):
+    count = REFUSED_PRODUCERS_PER_BROKER_MAX // REFUSED_PRODUCERS_MAX + 1
+    place.put(topic(*[image() for _ in range(count)]))
+    batches = [
+        memoryview(batch(producer_id=producer_id, producer_epoch=0, base_sequence=0))
+        for producer_id in range(REFUSED_PRODUCERS_MAX)
+    ]
+    for index in range(count):
+        for one in batches:
+            place.replicas.refused("t", index, one, ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
+
+    behind = {"producer_id": 0, "producer_epoch": 0, "base_sequence": 1}
+    assert append(place.partition(index=0), **behind).base_offset == 0, "it was forgotten"
+    with pytest.raises(KafkaError, match="a batch before this one was refused"):
+        append(place.partition(index=count - 1), **behind)
 
 
 def test_I34_a_topic_created_again_under_its_name_is_empty(place):
