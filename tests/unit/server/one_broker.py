@@ -228,6 +228,7 @@ class OneBroker:
         )
 
     def close(self):
+        self.run(self.supervisor.stop())
         self.loop.close()
 
     def run(self, work):
