@@ -5,7 +5,7 @@ v1 as v0; v2 flexible.
 Offset -1 stands for the high watermark. Records above it are not committed yet and cannot be
 deleted: such an offset is refused with OFFSET_OUT_OF_RANGE (S45). An offset below the log start
 changes nothing. The answer holds the log start offset. Topics that hold the broker's own state are
-refused.
+refused, and so are those that are compacted only: there the newest record of a key stays for ever.
 
 The answer waits until every in-sync replica has deleted the same, and would know after a crash:
 whoever of them leads next, the records do not come back (I9). After the request's timeout it says
@@ -156,6 +156,8 @@ def _find_start(
     partition = find_led_partition(context, Operation.DELETE, name, wanted.partition_index)
     if name in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if partition.log.config.compacts and not partition.log.config.deletes:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{name}: cleanup.policy is compact")
     high_watermark = partition.high_watermark
     offset = high_watermark if wanted.offset == TO_HIGH_WATERMARK else wanted.offset
     if not 0 <= offset <= high_watermark:

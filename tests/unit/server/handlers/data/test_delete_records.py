@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -70,6 +71,18 @@ def test_the_brokers_own_topics_are_refused(broker):
     answer = delete(broker, -1, name="__share_group_state")
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert broker.partition("__share_group_state").log.log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("deletes", "code", "start"), [(False, ErrorCode.POLICY_VIOLATION, 0), (True, 0, 3)]
+)
+def test_a_topic_that_is_only_compacted_keeps_the_newest_record_of_each_key(
+    three_records, deletes, code, start
+):
+    log = three_records.partition("t").log
+    log.set_config(replace(log.config, compacts=True, deletes=deletes))
+    assert delete(three_records, -1).error_code == code
+    assert log.log_start_offset == start
 
 
 def test_deleting_needs_permission(three_records):
