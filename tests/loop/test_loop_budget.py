@@ -21,6 +21,7 @@ from tests.loop.stage import staged, world_of
 from tidemill.core.limits import MIB
 from tidemill.server.handlers import HANDLERS
 from tidemill.testing.sim.disk import SimDisk
+from tidemill.testing.sim.loop import SimLoop
 
 BUDGET = {
     DiskUse.SYNC: 0,
@@ -80,6 +81,20 @@ def check(name, ledger):
 
 
 # --- the ledger itself ---------------------------------------------------------------------------
+
+
+def on_a_simulated_loop(work):
+    loop = SimLoop()
+    try:
+        return loop.run(work)
+    finally:
+        loop.close()
+
+
+@pytest.fixture(params=["real", "simulated"])
+def run(request, run):
+    """Both kinds of loops are watched."""
+    return run if request.param == "real" else on_a_simulated_loop
 
 
 def offences_of(run, scenario):
