@@ -261,6 +261,8 @@ PARTITIONS_ENCODED_PER_SLICE = 500
 """Partitions that are encoded, decoded or counted in one slice of the loop: up to 10 ms."""
 PARTITIONS_CHANGED_PER_SLICE = 250
 """Partitions of a request that are decided, or published, in one slice of the loop (S11)."""
+TOPICS_RESOLVED_PER_SLICE = 250
+"""Topics whose configuration is made anew in one slice of the loop: about 10 ms (S11)."""
 PARTITIONS_PLANNED_PER_SLICE = 250
 """Partitions that a plan of moves looks at in one slice of the loop: about a millisecond (S11)."""
 RETURNS_WAIT_S = 5.0

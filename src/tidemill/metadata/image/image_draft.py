@@ -151,17 +151,15 @@ class ImageDraft:
         A view is stored without partitions. Whoever looks it up finds those of its base; it has
         none while the base is not known.
         """
-        touched = list(self._touched)
-        views = _views_after(
-            self._base.views, ((self._base.topic(name), self.topic(name)) for name in touched)
-        )
-        for name in touched:
-            topic = self.topic(name)
-            affected = (name,) if topic is not None and topic.is_view else views.get(name, ())
-            for view in (self.topics[one] for one in affected):
-                base = self.topic(view.view_of)
-                partitions = () if base is None or base.is_view else base.partitions
-                if view.partitions != partitions:
+        before, now, touched = self._base.topics, self.topics, self._touched
+        views = _views_after(self._base.views, ((before.get(one), now.get(one)) for one in touched))
+        for base_name, names in views.items():
+            base = now.get(base_name)
+            partitions = () if base is None or base.is_view else base.partitions
+            for name in names:
+                view = now[name]
+                is_touched = name in touched or base_name in touched
+                if is_touched and view.partitions != partitions:
                     self.put_topic(replace(view, partitions=partitions))
         return views
 
@@ -209,8 +207,9 @@ def _views_after(
     changed: dict[str, set[str]] = {}
     for before, after in changes:
         for topic in (before, after):
-            if topic is not None and topic.is_view:
-                names = changed.setdefault(topic.view_of, set(views.get(topic.view_of, ())))
+            base = "" if topic is None else topic.config.tidemill_view_of
+            if topic is not None and base:
+                names = changed.setdefault(base, set(views.get(base, ())))
                 names.discard(topic.name)
                 if topic is after:
                     names.add(topic.name)

@@ -54,7 +54,7 @@ class ImageKeeper:
         self.found_version = (0, 0)
         """Of the head as it was last read, whatever the image has."""
         self._is_partial = False
-        """Whether topics are being published of which the image has some."""
+        """Whether a change is being published of which the image has a part at most."""
         self._wants_newest = False
         """Whether the next read of the head must not be a moment old."""
         self._subscribers: list[Callable[[Delta], None]] = []
@@ -181,12 +181,14 @@ class ImageKeeper:
         members, and must know the epochs of its partitions by then.
         """
         await self._end_steps()  # of an image whose publication was cancelled
-        delta = self._delta(draft)
-        *some, last = list(topic_slices(_changed_topics(delta))) or [[]]
         self._is_partial = True
         try:
+            delta = await self._delta(draft)
+            *some, last = list(topic_slices(_changed_topics(delta))) or [[]]
             for topics in some:
+                await next_turn()
                 await self._put_in_place(self._part(delta, topics))
+            if some:
                 await next_turn()
         finally:
             self._is_partial = False
@@ -200,9 +202,9 @@ class ImageKeeper:
         await self._put_in_place(last_delta)
         self._coord.caught_up(self.versions.get(HEAD, -1))
 
-    def _delta(self, draft: ImageDraft) -> Delta:
+    async def _delta(self, draft: ImageDraft) -> Delta:
         if draft.overrides is not self.image.overrides:
-            self._reader.apply_overrides(draft)
+            await run_steps(self._reader.apply_overrides(draft))
         return draft.finish()
 
     def _part(self, delta: Delta, topics: Iterable[TopicImage]) -> Delta:

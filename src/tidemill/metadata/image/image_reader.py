@@ -15,6 +15,7 @@ from typing import final
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER
+from tidemill.core.limits import TOPICS_RESOLVED_PER_SLICE
 from tidemill.core.loop.steps import Steps
 from tidemill.metadata.features.feature_levels import BEFORE_FEATURES
 from tidemill.metadata.image import nodes
@@ -163,7 +164,7 @@ class ImageReader:
                 draft.drop_overrides(owner)
         return seq
 
-    def apply_overrides(self, draft: ImageDraft) -> None:
+    def apply_overrides(self, draft: ImageDraft) -> Steps[None]:
         """Let the overrides of the draft take effect: in `LiveConfig`, and in all its topics."""
         live, overrides = self._live, draft.overrides
         everywhere, own = (
@@ -173,10 +174,13 @@ class ImageReader:
         for complaint in live.override(cluster=everywhere, own=own):
             self._alarm(f"configuration: {complaint}")
         defaults = topic_defaults(live.current)
-        if defaults != self.defaults:
-            self.defaults = defaults
-            for topic in list(draft.topics.values()):
-                draft.put_topic(replace(topic, config=resolve(topic.overrides, defaults)))
+        if defaults == self.defaults:
+            return
+        for index, topic in enumerate(list(draft.topics.values())):
+            if index and index % TOPICS_RESOLVED_PER_SLICE == 0:
+                yield
+            draft.put_topic(replace(topic, config=resolve(topic.overrides, defaults)))
+        self.defaults = defaults  # last: if this is cancelled, the next attempt begins anew
 
     # --- brokers and the controller --------------------------------------------------------------
 
