@@ -118,6 +118,7 @@ def simulate(
     )
     probe = Probe(world, partitions)
     history = History(probe.told)
+    probe.all_lost = history.begin_life
     started = world.loop.time()
     try:
         world.run(lambda world: main(world, history, probe))

@@ -20,7 +20,7 @@ It changes nothing and reads only what tests may read: a run with it is the run 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 
 from tidemill.broker import Broker
@@ -94,6 +94,9 @@ class Probe:
         """A replica's log, what it must keep, and the newest unclean election at that time."""
         self._lost: dict[TopicPartition, set[int]] = defaultdict(set)
         """Brokers that lost power when they last ended, or as suspects before that."""
+        self._replicas: dict[TopicPartition, tuple[int, ...]] = {}
+        self.all_lost: Callable[[], None] = lambda: None
+        """Called when a move has left nobody who has all that was readable."""
         self._samples: dict[int, _BrokerSample] = {}
         """By broker: all that the checks depend on, when they were last made."""
         self._brokers: Mapping[int, Broker] = {}
@@ -139,7 +142,7 @@ class Probe:
             elif image is not None and broker_id not in image.suspects:
                 lost.discard(broker_id)  # it had all, and has it still
         return power_loss and any(
-            all(self._has_lost(one, partition, image) for one in _counted_on(image))
+            self._have_all_lost(partition, image)
             for partition, image in images.items()
             if image is not None
         )
@@ -202,7 +205,10 @@ class Probe:
             for broker_id, broker in brokers.items()
             if (copy := broker.replicas.find(*partition)) is not None
         }
-        self._check_kept(partition, copies, brokers)
+        newest = self._newest(partition, brokers)
+        if newest is not None:
+            self._follow_move(partition, newest)
+        self._check_kept(partition, copies, newest)
         last = self._last.get(partition, {})
         now: dict[Partition, _Sample] = {}
         for broker_id, copy in copies.items():
@@ -226,6 +232,18 @@ class Probe:
         self._check_acting(partition, copies, brokers)
         self._check_in_sync(partition, copies, brokers)
 
+    def _follow_move(self, partition: TopicPartition, newest: PartitionImage) -> None:
+        """Somebody who had all may have gone, and those that stay may have lost power before."""
+        before = self._replicas.get(partition, ())
+        self._replicas[partition] = newest.replicas
+        is_smaller = not set(before) <= set(newest.replicas)
+        if is_smaller and self._have_all_lost(partition, newest):
+            self.all_lost()
+            self.forget_told()
+
+    def _have_all_lost(self, partition: TopicPartition, image: PartitionImage) -> bool:
+        return all(self._has_lost(one, partition, image) for one in _counted_on(image))
+
     def _note_told(self, partition: TopicPartition, mark: int) -> None:
         self._told[partition] = max(mark, self._told.get(partition, 0))
 
@@ -233,9 +251,8 @@ class Probe:
         self,
         partition: TopicPartition,
         copies: Mapping[int, Partition],
-        brokers: Mapping[int, Broker],
+        newest: PartitionImage | None,
     ) -> None:
-        newest = self._newest(partition, brokers)
         unclean = NO_EPOCH if newest is None else newest.unclean_epoch
         for broker_id, copy in copies.items():
             log, end = copy.log, copy.log.log_end_offset

@@ -33,6 +33,12 @@ def test_I13_what_an_unclean_election_gave_up_may_be_cut_some_time_later():
     assert live_long(20077, simulated_s=1_800.0).acked
 
 
+@pytest.mark.slow
+def test_I12_a_move_may_leave_a_single_replica_that_has_just_lost_what_it_had_not_flushed():
+    """An administrator wants it so: until then, another replica had what readers saw."""
+    assert live_long(21037, simulated_s=2_200.0).acked
+
+
 def test_what_was_checked_and_deleted_is_forgotten_and_the_rest_still_counts():
     history = History()
     for offset in range(4):
