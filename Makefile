@@ -7,7 +7,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-TEST_JOBS ?= 2
+# A third of the tests wait for processes most of the time: three jobs keep two processors busy.
+TEST_JOBS ?= 3
 
 # Bytecode is kept even where the environment says otherwise: tests start hundreds of processes, and
 # each of them would compile every source that it imports.

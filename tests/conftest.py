@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import coroutines
-from tests.support.schedule import FileSchedule, longest_first
+from tests.support.schedule import FileSchedule, in_turns
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSched
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    longest_first(items)
+    in_turns(items)
 
 
 @pytest.hookimpl(trylast=True)
