@@ -151,8 +151,13 @@ class LeaderLog:
             return
         with suppress(KafkaError):
             header = read_header(batch)
-            if header.producer_id >= 0 and self.log.producers.check(header) is None:
+            # Not `check`: transactions that are open now may have ended when it comes again.
+            if self._next_sequence(header) in (None, header.base_sequence):
                 self._refused.add(header, code, now_ms)
+
+    def _next_sequence(self, header: BatchHeader) -> int | None:
+        """What the log expects of the producer of this batch; None: it does not know it."""
+        return self.log.producers.try_next_sequence(header.producer_id, header.producer_epoch)
 
     def _append_produced(
         self,

@@ -108,6 +108,48 @@ def test_a_refused_batch_whose_sequence_was_damaged_is_not_waited_for_when_it_ha
     refused.check(later, NOW_MS)
 
 
+def begin_transaction(to, sequence, *, epoch=0, producer_id=9):
+    return append(
+        to,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+
+
+def end_transaction(of, producer_id, epoch, *, is_bumped=False):
+    of.as_leader.append_marker(
+        producer_id,
+        epoch,
+        is_commit=True,
+        coordinator_epoch=0,
+        now_ms=NOW_MS,
+        is_bumped=is_bumped,
+    )
+
+
+def test_I1_a_batch_does_not_overtake_one_that_found_too_many_transactions_open(part):
+    part.log.producers.producer_ids_max = 1
+    begin_transaction(part, 0, producer_id=8)
+    refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert code_of(lambda: begin_transaction(part, 0)) is refused
+    end_transaction(part, 8, 0)
+    assert code_of(lambda: begin_transaction(part, 1)) is refused
+    assert begin_transaction(part, 0).base_offset == 2
+    assert begin_transaction(part, 1).base_offset == 3
+
+
+def test_I4_what_follows_a_batch_that_came_before_the_end_of_the_last_transaction_is_no_gap(part):
+    begin_transaction(part, 0)
+    first = batch(producer_id=9, producer_epoch=1, base_sequence=0, transactional=True)
+    part.as_leader.refused(memoryview(first), ErrorCode.NOT_ENOUGH_REPLICAS, NOW_MS)
+    end_transaction(part, 9, 1, is_bumped=True)
+    assert code_of(lambda: begin_transaction(part, 1, epoch=1)) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert begin_transaction(part, 0, epoch=1).base_offset == 2
+    assert begin_transaction(part, 1, epoch=1).base_offset == 3
+
+
 def test_a_producer_that_begins_another_epoch_goes_on(part):
     set_free(part.room, LOW)
     with pytest.raises(DiskFull):

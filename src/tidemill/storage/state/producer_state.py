@@ -56,7 +56,7 @@ from tidemill.storage.state.producer_refusals import (
     still_open,
     too_many_open,
 )
-from tidemill.wire.batch import TRANSACTIONAL, BatchHeader
+from tidemill.wire.batch import NO_SEQUENCE, TRANSACTIONAL, BatchHeader
 from tidemill.wire.marks import VEILED
 from tidemill.wire.transaction_marker import TransactionMarker
 
@@ -179,6 +179,18 @@ class ProducerStates:
             return None
         found = check_unusual(producer, header)
         return None if found is None else DuplicateOf(*found)
+
+    def try_next_sequence(self, producer_id: int, producer_epoch: int) -> int | None:
+        """With what the next batch of this producer epoch begins; None: the producer is unknown.
+
+        Whether a transaction is open does not count. NO_SEQUENCE: the epoch is an older one.
+        """
+        producer = self._producers.get(producer_id) or self._open.get(producer_id)
+        if producer is None:
+            return None
+        if producer_epoch == producer.epoch:
+            return producer.next_sequence
+        return 0 if producer_epoch > producer.epoch else NO_SEQUENCE
 
     def check_unsequenced(self, header: BatchHeader) -> None:
         """The same for a transactional batch of this broker's own, which has no sequence."""

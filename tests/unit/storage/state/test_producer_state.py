@@ -86,6 +86,14 @@ def test_T29_an_unknown_producer_may_begin_anywhere():
     assert states.check(produced(20)) is None
 
 
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "expected"), [(9, 3, 2), (9, 4, 0), (9, 2, -1), (10, 3, None)]
+)
+def test_T29_the_next_batch_of_an_epoch_begins_there(producer_id, epoch, expected):
+    states = states_with(produced(0, 2, epoch=3))
+    assert states.try_next_sequence(producer_id, epoch) == expected
+
+
 def test_T29_sequences_wrap():
     states = states_with(produced(SEQUENCE_MAX - 1, 2, offset=5))
     assert states.check(produced(SEQUENCE_MAX - 1, 2)) == DuplicateOf(5, 6, NOW_MS)
