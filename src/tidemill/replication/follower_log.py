@@ -141,6 +141,7 @@ class FollowerLog:
             else:
                 partition.room.take_for_copies(end)
             log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
+            partition.as_leader.copied(header for _, header in found)
             if partition.holds is not None or log.producers.first_veiled_offset >= 0:
                 partition.fold_holds(view, found)
             # The leader waits for the flush; we fetch on meanwhile.

@@ -10,7 +10,7 @@ All methods run on the event loop and none suspends, so a check still holds when
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
@@ -103,6 +103,12 @@ class LeaderLog:
         """Another broker leads, or none: it may take what was refused here."""
         self._refused.clear()
 
+    def copied(self, headers: Iterable[BatchHeader]) -> None:
+        """Another leader has taken these batches, perhaps also what was refused here."""
+        if self._refused:
+            for header in headers:
+                self._refused.appended(header)
+
     def adopt_refused(self, refused: RefusedBatches) -> None:
         """What was refused before the partition was here."""
         self._refused.take_over(refused)
@@ -146,8 +152,11 @@ class LeaderLog:
             raise
 
     def refused(self, batch: memoryview, code: ErrorCode, now_ms: int) -> None:
-        """Let none overtake a batch that clients repeat; also of a leader that stepped back."""
-        if not code.retriable or self._partition.led is None:
+        """Let none overtake a batch that clients repeat.
+
+        Also while this broker follows: clients may have heard before it that it is to lead.
+        """
+        if not code.retriable:
             return
         with suppress(KafkaError):
             header = read_header(batch)

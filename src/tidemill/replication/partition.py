@@ -132,8 +132,8 @@ class Partition:
         led = self.led
         is_new_epoch = led is None or image.leader_epoch != self.leader_epoch
         if led is None or is_new_epoch:
-            led_before = led is not None or self.leader_epoch == NO_EPOCH
-            others_led = not led_before or image.leader_epoch != self.leader_epoch + 1
+            # What was refused while another one led is kept: of what that took there is a copy.
+            others_led = led is not None and image.leader_epoch != self.leader_epoch + 1
             self._start_epoch(image.leader_epoch)
             self.epoch_start_offset = self.log.log_end_offset
             self.as_leader.epoch_began(others_led=others_led)

@@ -9,11 +9,13 @@ replicas in sync or no lease, the holds were being read, the coordinator of the 
 not be asked, or the batch was damaged on its way.
 
 So what follows a refused batch is refused as that was, until it comes again, or its producer begins
-another epoch. Where another broker may have led since, everything begins anew: it may have taken
-it. And who has not come again for as long as clients try has given it up.
+another epoch. Where another broker leads from now on, everything begins anew: it may take it. And
+who has not come again for as long as clients try has given it up.
 
-Clients hear of a new topic as soon as one broker knows it. Its leader may hear of it later, and has
-to make the log: what comes that early is noted apart, until there is a partition.
+Clients hear of a new leader as soon as one broker knows it. The leader itself may hear of it later,
+or has to cut its log first, or waits to be let in after a restart: what it refuses meanwhile counts
+too, until a copy of it comes. They hear of a new topic just as early, and its leader has to make
+the log: what comes that early is noted apart, until there is a partition.
 """
 
 from __future__ import annotations

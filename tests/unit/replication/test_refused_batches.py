@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.partitions import NOW_MS, OWN, SECOND, Lease, append, batch, image, leader
+from tests.support.partitions import (
+    NOW_MS,
+    OWN,
+    SECOND,
+    Lease,
+    append,
+    batch,
+    copy,
+    image,
+    leader,
+    partition,
+)
 from tests.unit.replication.test_room_for_appends import AMPLE, LOW, RESERVE, set_free
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.limits import REFUSED_KEPT_MS, REFUSED_PRODUCERS_MAX
@@ -203,11 +214,35 @@ def test_I1_a_leader_that_was_away_for_a_moment_lets_none_overtake(part, epoch):
     assert send(part, 1).base_offset == 1
 
 
-def test_what_a_follower_refuses_its_leader_may_have_taken(part):
+def test_I1_a_broker_that_hears_late_that_it_leads_lets_none_overtake(part):
     part.become_follower(image(leader=SECOND, epoch=1, version=1))
     assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     part.become_leader(image(isr=(OWN,), epoch=2, version=2), now=0.0)
-    assert send(part, 1).base_offset == 0
+    assert code_of(lambda: send(part, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(part, 0).base_offset == 0
+    assert send(part, 1).base_offset == 1
+
+
+def test_I1_a_broker_that_was_restarted_lets_none_overtake_what_came_before_it_was_let_in():
+    part = partition()
+    part.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    part.become_leader(image(isr=(OWN,), epoch=3), now=0.0)
+    assert code_of(lambda: send(part, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(part, 0).base_offset == 0
+    assert send(part, 1).base_offset == 1
+
+
+def test_what_a_follower_refuses_its_leader_may_have_taken(part):
+    led = leader(epoch=1)
+    part.become_follower(image(leader=SECOND, epoch=1, version=1))
+    assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    send(led, 0)
+    send(led, 1)
+    copy(led, part)
+    part.become_leader(image(isr=(OWN,), epoch=2, version=2), now=0.0)
+    assert send(part, 1).base_offset == 1
+    assert send(part, 2).base_offset == 2
 
 
 def test_I36_refused_producers_are_bounded():
