@@ -4,6 +4,8 @@ Each client has connections of its own, made when they are needed: brokers answe
 order, and the wait of one client must not be that of another. Requests to one owner leave in the
 order in which the client sent them, also while the connection is being made. The outcome of each is
 one of three: an answer; KafkaError, nothing was sent; ClientError, it may have been done or not.
+Where one gets no answer, those that wait behind it are not sent: they would overtake it on the next
+connection, before anybody has noted that it got lost.
 
 The owners are reached as clients reach them: what a routed client may do is what a client may do.
 """
@@ -98,7 +100,7 @@ class Upstream:
     ) -> asyncio.Future[Any]:
         """Send a request after those before it; its answer, or why there is none."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_retrieve)
+        answer.add_done_callback(self._ended)
         self._waiting.append(_Asked(request, response_type, version, timeout_s, answer))
         if not self._is_sending:
             self._is_sending = True
@@ -120,32 +122,30 @@ class Upstream:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                asked = self._waiting.popleft()
+                asked = self._waiting[0]
                 try:
-                    await self._send(asked)
+                    connection = await self._connected()
+                    await connection.wait_room(asked.timeout_s)
+                    if self._waiting and self._waiting[0] is asked:  # else it was refused meanwhile
+                        _send(connection, asked)
+                        self._waiting.popleft()
                 except (KafkaError, ClientError) as error:
-                    _refuse(asked, error)
-                    if self._connection is None:
-                        # None of them could be sent: each would wait for a connection again.
-                        while self._waiting:
-                            _refuse(self._waiting.popleft(), error)
+                    self._refuse_waiting(error)
         finally:
             self._is_sending = False
             if self._is_closed:
                 self._disconnect()
 
-    async def _send(self, asked: _Asked) -> None:
-        """Write one request; what is raised from here means that nothing was sent."""
-        connection = await self._connected()
-        await connection.wait_room(asked.timeout_s)
-        if asked.response_type is None:
-            connection.send_unanswered_nowait(asked.request, version=asked.version)
-            asked.answer.set_result(None)
-            return
-        came = connection.request_nowait(
-            asked.request, asked.response_type, version=asked.version, timeout_s=asked.timeout_s
-        )
-        came.add_done_callback(lambda future: _pass_on(future, asked.answer))
+    def _ended(self, answer: asyncio.Future[Any]) -> None:
+        """Before whoever asked hears of it; they may have gone, so the exception is seen here."""
+        error = None if answer.cancelled() else answer.exception()
+        if isinstance(error, ClientError):
+            self._refuse_waiting(error)
+
+    def _refuse_waiting(self, error: KafkaError | ClientError) -> None:
+        """None of them was sent. Without a connection, each would wait for one again, too."""
+        while self._waiting:
+            _refuse(self._waiting.popleft(), error)
 
     async def _connected(self) -> BrokerConnection:
         endpoint = self._find()
@@ -173,6 +173,18 @@ class Upstream:
         return connection
 
 
+def _send(connection: BrokerConnection, asked: _Asked) -> None:
+    """Write one request; what is raised from here means that nothing was sent."""
+    if asked.response_type is None:
+        connection.send_unanswered_nowait(asked.request, version=asked.version)
+        asked.answer.set_result(None)
+        return
+    came = connection.request_nowait(
+        asked.request, asked.response_type, version=asked.version, timeout_s=asked.timeout_s
+    )
+    came.add_done_callback(lambda future: _pass_on(future, asked.answer))
+
+
 def _refuse(asked: _Asked, error: KafkaError | ClientError) -> None:
     """Say that it was not sent."""
     if not isinstance(error, KafkaError):
@@ -189,9 +201,3 @@ def _pass_on(came: asyncio.Future[Any], answer: asyncio.Future[Any]) -> None:
         answer.set_result(came.result())
     else:
         answer.set_exception(error)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Mark the exception as seen: whoever asked may have gone."""
-    if not future.cancelled():
-        future.exception()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from tests.support.memory_peer import MemoryTransport, simulated
 from tidemill.client.network.broker_connection import BrokerConnection
+from tidemill.client.network.errors import ConnectionLost
 from tidemill.core.config.endpoint import Endpoint
 from tidemill.core.errors import KafkaError
 from tidemill.core.loop.lifecycle import Supervisor
@@ -14,8 +16,11 @@ from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatRespons
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
+
+FAILURES = []
 
 
 class Nowhere:
@@ -29,8 +34,8 @@ class Nowhere:
         await asyncio.Event().wait()
 
 
-def ask(upstream):
-    return upstream.ask(HeartbeatRequest(), HeartbeatResponse, version=4, timeout_s=1.0)
+def ask(upstream, timeout_s=1.0):
+    return upstream.ask(HeartbeatRequest(), HeartbeatResponse, version=4, timeout_s=timeout_s)
 
 
 @simulated
@@ -61,26 +66,32 @@ class StoppedOwner:
         self.transports.append(transport)
 
 
+def stop_after_negotiation(monkeypatch):
+    async def negotiated(_self, timeout_s):
+        """As if the owner had stopped only afterwards."""
+        await asyncio.sleep(timeout_s / 4)
+
+    monkeypatch.setattr(BrokerConnection, "_negotiate", negotiated)
+
+
+def ask_to_store(upstream, *, acks):
+    """More than is written at once."""
+    part = PartitionProduceData(index=0, records=bytes(100_000))
+    request = ProduceRequest(
+        acks=acks, topic_data=[TopicProduceData(name="t", partition_data=[part])]
+    )
+    response_type = ProduceResponse if acks else None
+    return upstream.ask(request, response_type, version=9, timeout_s=60.0)
+
+
 @simulated
 async def test_what_an_owner_does_not_read_is_not_kept_for_ever(monkeypatch):
     """Without acks nothing is answered, so no answer is late: the room itself must come in time."""
-
-    async def negotiated(_self, _timeout_s):
-        """As if the owner had stopped only afterwards."""
-
-    monkeypatch.setattr(BrokerConnection, "_negotiate", negotiated)
+    stop_after_negotiation(monkeypatch)
     net, budget = StoppedOwner(), UpstreamBudget(10)
     supervisor = Supervisor(lambda _name, _error: None)
     upstream = Upstream(net, supervisor, budget, lambda: Endpoint("there", 1), client_id="c")
-    long = ProduceRequest(
-        acks=0,
-        topic_data=[
-            TopicProduceData(
-                name="t", partition_data=[PartitionProduceData(index=0, records=bytes(100_000))]
-            )
-        ],
-    )
-    sent, kept = (upstream.ask(long, None, version=9, timeout_s=60.0) for _ in range(2))
+    sent, kept = (ask_to_store(upstream, acks=0) for _ in range(2))
     await asyncio.sleep(1.0)
     assert sent.done()
     assert not kept.done()
@@ -89,3 +100,62 @@ async def test_what_an_owner_does_not_read_is_not_kept_for_ever(monkeypatch):
     assert net.transports[0].aborted
     upstream.close()
     assert budget.open == 0
+
+
+def upstream_to(net):
+    def failed(_name, error):
+        FAILURES.append(error)
+
+    FAILURES.clear()
+    supervisor = Supervisor(failed)
+    find = partial(Endpoint, "there", 1)
+    return Upstream(net, supervisor, UpstreamBudget(10), find, client_id="c")
+
+
+@simulated
+async def test_I1_what_waits_behind_a_lost_request_does_not_overtake_it(monkeypatch):
+    stop_after_negotiation(monkeypatch)
+    net = StoppedOwner()
+    upstream = upstream_to(net)
+    lost, *waiting = (ask_to_store(upstream, acks=-1) for _ in range(3))
+    await asyncio.sleep(CONNECT_S_MAX)
+    net.transports[0].abort()
+    await asyncio.sleep(CONNECT_S_MAX)
+    assert isinstance(lost.exception(), ConnectionLost)
+    assert [type(one.exception()) for one in waiting] == [KafkaError, KafkaError]
+    assert len(net.transports) == 1
+    ask_to_store(upstream, acks=-1)  # by now the client may know
+    await asyncio.sleep(CONNECT_S_MAX)
+    assert len(net.transports) == 2
+    upstream.close()
+
+
+@simulated
+async def test_I1_nor_does_what_comes_before_anybody_knows_of_the_loss(monkeypatch):
+    stop_after_negotiation(monkeypatch)
+    net = StoppedOwner()
+    upstream = upstream_to(net)
+    lost = ask(upstream, 60.0)
+    await asyncio.sleep(CONNECT_S_MAX)
+    net.transports[0].protocol.connection_lost(None)
+    behind = ask(upstream, 60.0)
+    await asyncio.sleep(CONNECT_S_MAX)
+    assert isinstance(lost.exception(), ConnectionLost)
+    assert isinstance(behind.exception(), KafkaError)
+    assert FAILURES == []
+    upstream.close()
+
+
+@simulated
+async def test_a_request_after_an_idle_connection_has_ended_is_sent_over_another(monkeypatch):
+    stop_after_negotiation(monkeypatch)
+    net = StoppedOwner()
+    upstream = upstream_to(net)
+    upstream.ask(ProduceRequest(acks=0), None, version=9, timeout_s=1.0)
+    await asyncio.sleep(CONNECT_S_MAX)
+    net.transports[0].protocol.connection_lost(None)
+    sent = ask(upstream, 60.0)
+    await asyncio.sleep(CONNECT_S_MAX)
+    assert len(net.transports) == 2
+    assert not sent.done()
+    upstream.close()
