@@ -49,6 +49,8 @@ ROUTED_FETCH_BYTES_MAX = 128 * MIB
 """Fetches of routed clients that wait, and what came of them for clients that are not there yet."""
 ROUTED_PARTITIONS_MAX = 10_000
 """In one request of a routed client: dividing them takes some tens of milliseconds."""
+ROUTED_REFUSED_MAX = 20_000
+"""Partitions of which a routed client's batch was refused and has not come again: about 20 MB."""
 INTERNAL_CONNECTIONS_MAX = 256
 """Connections of other brokers; so many descriptors are kept for them if there are enough (S12)."""
 INTERNAL_REQUEST_BYTES_MAX = 8 * MIB

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import suppress
-from typing import NamedTuple, final
+from typing import NamedTuple, Protocol, final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -51,31 +51,39 @@ class _Refused(NamedTuple):
     at_ms: int
 
 
+class _Part(Protocol):
+    """Waits for so many batches, and can forget them; it says so when their number changes."""
+
+    def __len__(self) -> int: ...
+
+    def clear(self) -> None: ...
+
+
 @final
 class RefusedTotal:
-    """Bounds what the partitions of a broker wait for together.
+    """Bounds what the partitions of a broker wait for together, or the clients of a router.
 
     Who may write to thousands of partitions could make it remember millions of producers.
     """
 
-    __slots__ = ("_counts", "_producers_max", "_sum")
+    __slots__ = ("_count_max", "_counts", "_sum")
 
-    def __init__(self, producers_max: int = REFUSED_PRODUCERS_PER_BROKER_MAX) -> None:
-        self._producers_max = producers_max
-        self._counts: OrderedDict[RefusedBatches, int] = OrderedDict()
-        """Producers of each partition that waits; the one that has changed last comes last."""
+    def __init__(self, count_max: int = REFUSED_PRODUCERS_PER_BROKER_MAX) -> None:
+        self._count_max = count_max
+        self._counts: OrderedDict[_Part, int] = OrderedDict()
+        """Of each part that waits; the one that has changed last comes last."""
         self._sum = 0
 
     def __len__(self) -> int:
         return self._sum
 
-    def changed(self, partition: RefusedBatches) -> None:
+    def changed(self, part: _Part) -> None:
         """Another number waits in it. If all are too many, who has not changed longest forgets."""
-        count = len(partition)
-        self._sum += count - self._counts.pop(partition, 0)
+        count = len(part)
+        self._sum += count - self._counts.pop(part, 0)
         if count:
-            self._counts[partition] = count
-        while self._sum > self._producers_max:
+            self._counts[part] = count
+        while self._sum > self._count_max:
             next(iter(self._counts)).clear()
 
 

@@ -22,7 +22,8 @@ from uuid import UUID
 
 from tidemill.client.network.errors import error_code
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.replication.refused_batches import RefusedBatches
+from tidemill.core.ids import is_legal_topic_name
+from tidemill.replication.refused_batches import RefusedBatches, RefusedTotal
 from tidemill.server.routing.divided_requests import BY_LEADER, divided_by_leader
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import BatchHeader, read_header
@@ -34,7 +35,7 @@ __all__ = ["HELD_BACK", "PARTITIONS_MAX", "Batches", "ProducerOrder", "batches_o
 HELD_BACK: Final = -2
 """In the place of an owner: the batch is not sent."""
 PARTITIONS_MAX: Final = 1_000
-"""Of one connection: half a megabyte, whatever it asks for."""
+"""Of one connection: about a megabyte, whatever it asks for."""
 _PRODUCERS_MAX: Final = 1
 """A connection is that of one producer."""
 _Key = tuple[str, UUID, int]
@@ -54,11 +55,28 @@ class _UnderWay(NamedTuple):
 class ProducerOrder:
     """What became of the batches of one client's connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, total: RefusedTotal) -> None:
+        """Counted in `total`, with the partitions of other clients."""
+        self._total = total
+        self._has_ended = False
         self._under_way: dict[_Key, _UnderWay] = {}
         """Bounded by the client's requests that are on their way."""
         self._refused: OrderedDict[_Key, RefusedBatches] = OrderedDict()
         """Bounded: the partition that has been in it for longest is forgotten."""
+
+    def __len__(self) -> int:
+        """Partitions that wait for a refused batch."""
+        return len(self._refused)
+
+    def clear(self) -> None:
+        """Wait for nothing."""
+        self._refused.clear()
+        self._total.changed(self)
+
+    def end(self) -> None:
+        """The client has gone: what is answered later is not noted any more."""
+        self._has_ended = True
+        self.clear()
 
     def divided(
         self,
@@ -105,6 +123,7 @@ class ProducerOrder:
                 refused.appended(header)
                 if not refused:
                     del self._refused[key]
+                    self._total.changed(self)
 
     def answered(self, batches: Batches, answer: ProduceResponse | None, *, now_ms: int) -> None:
         """The owner's answer to what was sent; None: there is none, or it could not be sent."""
@@ -122,18 +141,23 @@ class ProducerOrder:
             self._refuse(key, header, now_ms)
 
     def _refuse(self, key: _Key, header: BatchHeader, now_ms: int) -> None:
+        if self._has_ended:
+            return
         refused = self._refused.get(key)
         if refused is None:
             refused = self._refused[key] = RefusedBatches(_PRODUCERS_MAX)
         refused.add(header, ErrorCode.NOT_LEADER_OR_FOLLOWER, now_ms)
         if len(self._refused) > PARTITIONS_MAX:
             self._refused.popitem(last=False)
+        self._total.changed(self)
 
 
 def batches_of(request: ProduceRequest) -> Batches:
-    """Those of idempotent producers; what is no batch at all its owner refuses."""
+    """Those of idempotent producers; what is no batch or names no topic its owner refuses."""
     found: Batches = {}
     for topic in request.topic_data:
+        if topic.name and not is_legal_topic_name(topic.name):
+            continue  # it may be long
         for one in topic.partition_data:
             with suppress(KafkaError):
                 header = read_header(one.records or b"")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import final
 
 from tidemill.core.config.endpoint import Endpoint
-from tidemill.core.limits import ROUTED_BYTES_MAX, ROUTED_FETCH_BYTES_MAX
+from tidemill.core.limits import ROUTED_BYTES_MAX, ROUTED_FETCH_BYTES_MAX, ROUTED_REFUSED_MAX
 from tidemill.metadata.image.metadata_image import BrokerImage
+from tidemill.replication.refused_batches import RefusedTotal
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.request.context import ANY_ADDRESS
 from tidemill.server.request.services import Services
@@ -24,6 +25,7 @@ class RoutedResources:
     def __init__(self, services: Services, *, connections_max: int) -> None:
         self.services = services
         self.budget = UpstreamBudget(connections_max)
+        self.refused_total = RefusedTotal(ROUTED_REFUSED_MAX)
         self.memory = MemoryPool(ROUTED_BYTES_MAX, lends=True)
         """For requests on their way to owners."""
         self.fetch_memory = MemoryPool(ROUTED_FETCH_BYTES_MAX, lends=True)
@@ -64,7 +66,7 @@ class RoutedClient:
         self._client_id = client_id
         self.memory = ClientMemory(resources.memory)
         self.fetch_memory = ClientMemory(resources.fetch_memory)
-        self.order = ProducerOrder()
+        self.order = ProducerOrder(resources.refused_total)
         self._upstreams: dict[int, Upstream] = {}
         """By broker; bounded by the brokers of the cluster."""
         self.fetches = WaitingFetches(
@@ -82,6 +84,7 @@ class RoutedClient:
         for one in self._upstreams.values():
             one.close()
         self.fetches.close()
+        self.order.end()
 
     def _new_upstream(self, broker_id: int) -> Upstream:
         resources = self._resources

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from uuid import UUID
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.unit.server.one_broker import NODE_ID, OneBroker, Peer, value_of
 from tidemill.client.network.errors import ConnectionLost
 from tidemill.core.config.endpoint import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import ZERO_UUID
 from tidemill.core.limits import (
     KIB,
     ROUTED_BYTES_MAX,
@@ -18,10 +20,11 @@ from tidemill.core.limits import (
     ROUTED_PARTITIONS_MAX,
 )
 from tidemill.core.loop.deferred import Deferred
+from tidemill.replication.refused_batches import RefusedTotal
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.request.context import RequestContext
 from tidemill.server.routing import routed_client
-from tidemill.server.routing.producer_order import PARTITIONS_MAX
+from tidemill.server.routing.producer_order import PARTITIONS_MAX, batches_of
 from tidemill.server.routing.router import Router
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
@@ -416,6 +419,53 @@ def test_I36_what_a_client_makes_the_router_remember_is_bounded(broker):
         ANSWERS.append(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE))
         assert send(broker, 0, index=index) == NOT_LEADER
     assert len(broker.router._clients[broker.peer].order._refused) == PARTITIONS_MAX
+
+
+def test_I36_clients_together_do_not_make_it_remember_more(broker, monkeypatch):
+    total = RefusedTotal(3)
+    monkeypatch.setattr(broker.router._resources, "refused_total", total)
+    peers = [Peer() for _ in range(3)]
+    for broker.peer in peers:
+        for index in (0, 1):
+            ANSWERS.append(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE))
+            assert send(broker, 0, index=index) == NOT_LEADER
+    orders = [broker.router._clients[peer].order for peer in peers]
+    assert [len(order) for order in orders] == [0, 0, 2]
+    assert len(total) == 2
+
+
+def test_I36_of_a_client_that_has_gone_nothing_is_remembered(broker):
+    async def later():
+        return asyncio.get_running_loop().create_future()
+
+    late = broker.run(later())
+    ANSWERS.extend([answered(NOT_LEADER, index=0), late])
+    assert send(broker, 0, index=0) == NOT_LEADER
+    assert send(broker, 0) is None
+    total = broker.router._resources.refused_total
+    assert len(total) == 1
+    broker.router.end(broker.peer)
+
+    async def answer_late():
+        late.set_result(answered(NOT_LEADER))
+        await asyncio.sleep(0)
+
+    broker.run(answer_late())
+    assert len(total) == 0
+
+
+def test_S8_a_name_that_no_topic_can_have_is_not_remembered():
+    batch = build_batch([Record(b"v")], producer_id=9, producer_epoch=0, base_sequence=0)
+    by_name, by_id, illegal = (
+        TopicProduceData(
+            name=name,
+            topic_id=UUID(int=topic_id),
+            partition_data=[PartitionProduceData(index=0, records=batch)],
+        )
+        for name, topic_id in (("t", 0), ("", 1), ("t" * 30_000, 0))
+    )
+    found = batches_of(ProduceRequest(topic_data=[by_name, by_id, illegal]))
+    assert list(found) == [("t", ZERO_UUID, 0), ("", UUID(int=1), 0)]
 
 
 def test_nothing_is_kept_of_batches_that_were_answered(broker):
