@@ -4,8 +4,8 @@ Each client has connections of its own, made when they are needed: brokers answe
 order, and the wait of one client must not be that of another. Requests to one owner leave in the
 order in which the client sent them, also while the connection is being made. The outcome of each is
 one of three: an answer; KafkaError, nothing was sent; ClientError, it may have been done or not.
-Where one gets no answer, those that wait behind it are not sent: they would overtake it on the next
-connection, before anybody has noted that it got lost.
+Where one is not sent or gets no answer, those that wait behind it are not sent: they would overtake
+it on the next connection, before anybody has noted what became of it.
 
 The owners are reached as clients reach them: what a routed client may do is what a client may do.
 """
@@ -139,7 +139,7 @@ class Upstream:
     def _ended(self, answer: asyncio.Future[Any]) -> None:
         """Before whoever asked hears of it; they may have gone, so the exception is seen here."""
         error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, ClientError):
+        if isinstance(error, KafkaError | ClientError):
             self._refuse_waiting(error)
 
     def _refuse_waiting(self, error: KafkaError | ClientError) -> None:

@@ -146,6 +146,37 @@ async def test_I1_nor_does_what_comes_before_anybody_knows_of_the_loss(monkeypat
     upstream.close()
 
 
+class ReturningOwner(StoppedOwner):
+    """Refuses the first connection, and in that turn of the loop the client sends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.send_on = None
+
+    async def connect(self, factory, host, port):
+        if self.send_on is None:
+            await super().connect(factory, host, port)
+            return
+        asyncio.get_running_loop().call_soon(self.send_on)
+        self.send_on = None
+        raise ConnectionRefusedError
+
+
+@simulated
+async def test_I1_nor_one_that_was_not_sent(monkeypatch):
+    stop_after_negotiation(monkeypatch)
+    net, behind = ReturningOwner(), []
+    upstream = upstream_to(net)
+    net.send_on = lambda: behind.append(ask(upstream, 60.0))
+    first = ask(upstream, 60.0)
+    await asyncio.sleep(CONNECT_S_MAX)
+    assert isinstance(first.exception(), KafkaError)
+    assert isinstance(behind[0].exception(), KafkaError)
+    assert net.transports == []
+    assert FAILURES == []
+    upstream.close()
+
+
 @simulated
 async def test_a_request_after_an_idle_connection_has_ended_is_sent_over_another(monkeypatch):
     stop_after_negotiation(monkeypatch)
