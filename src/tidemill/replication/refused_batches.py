@@ -139,11 +139,15 @@ class RefusedBatches:
         self._changed()
 
     def appended(self, header: BatchHeader) -> None:
-        """The batch was appended; it may be one before the refused one."""
+        """The batch was appended; it may be one before the refused one.
+
+        Or one behind it, in a copy of a log from which the refused one was deleted.
+        """
         found = self._refused.get(header.producer_id)
         if found is None:
             return
-        if header.producer_epoch > found.producer_epoch or _has_it(header, found):
+        is_later = header.producer_epoch > found.producer_epoch or _is_behind(header, found)
+        if is_later or _has_it(header, found):
             self._end_wait(header)
 
     def _end_wait(self, header: BatchHeader) -> None:

@@ -245,6 +245,20 @@ def test_what_a_follower_refuses_its_leader_may_have_taken(part):
     assert send(part, 2).base_offset == 2
 
 
+def test_what_its_leader_had_deleted_before_it_was_copied_is_not_waited_for(part):
+    led = leader(epoch=1)
+    part.become_follower(image(leader=SECOND, epoch=1, version=1))
+    assert code_of(lambda: send(part, 0)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    send(led, 0)
+    send(led, 1)
+    led.log.advance_start(1)
+    cut = part.as_follower.plan_restart(1)
+    assert part.as_follower.begin_cut(cut)
+    copy(led, part, high_watermark=2)
+    part.become_leader(image(isr=(OWN,), epoch=2, version=2), now=0.0)
+    assert send(part, 2).base_offset == 2
+
+
 def test_I36_refused_producers_are_bounded():
     refused = RefusedBatches()
     for producer_id in range(2 * REFUSED_PRODUCERS_MAX):
