@@ -140,8 +140,9 @@ class FollowerLog:
                 partition.room.take_for_own(end)
             else:
                 partition.room.take_for_copies(end)
-            log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
-            partition.as_leader.copied(header for _, header in found)
+            headers = [header for _, header in found]
+            log.append((view[:end],), headers, now_ms=now_ms)
+            partition.as_leader.copied(headers)
             if partition.holds is not None or log.producers.first_veiled_offset >= 0:
                 partition.fold_holds(view, found)
             # The leader waits for the flush; we fetch on meanwhile.

@@ -10,7 +10,7 @@ All methods run on the event loop and none suspends, so a check still holds when
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
@@ -103,7 +103,7 @@ class LeaderLog:
         """Another broker leads, or none: it may take what was refused here."""
         self._refused.clear()
 
-    def copied(self, headers: Iterable[BatchHeader]) -> None:
+    def copied(self, headers: Sequence[BatchHeader]) -> None:
         """Another leader has taken these batches, perhaps also what was refused here."""
         if self._refused:
             for header in headers:
