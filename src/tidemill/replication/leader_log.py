@@ -89,18 +89,16 @@ class LeaderLog:
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
 
-    def epoch_began(self, *, others_led: bool) -> None:
+    def epoch_began(self) -> None:
         """Another leader epoch: what was asked of the flusher in the last one does not count.
 
-        `others_led`: another broker may have led before, and have taken what was refused here.
+        What was refused does: of what another leader has acknowledged since, there is a copy here.
         """
         self._flush_requested_offset = 0
         self.agreed_start = self.log.log_start_offset
-        if others_led:
-            self._refused.clear()
 
-    def resigned(self) -> None:
-        """Another broker leads, or none: it may take what was refused here."""
+    def dropped(self) -> None:
+        """The partition is not here any more."""
         self._refused.clear()
 
     def copied(self, headers: Sequence[BatchHeader]) -> None:

@@ -132,11 +132,9 @@ class Partition:
         led = self.led
         is_new_epoch = led is None or image.leader_epoch != self.leader_epoch
         if led is None or is_new_epoch:
-            # What was refused while another one led is kept: of what that took there is a copy.
-            others_led = led is not None and image.leader_epoch != self.leader_epoch + 1
             self._start_epoch(image.leader_epoch)
             self.epoch_start_offset = self.log.log_end_offset
-            self.as_leader.epoch_began(others_led=others_led)
+            self.as_leader.epoch_began()
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.led = LedReplicas(self.broker_id, image, self._epochs, now=now)
             self.mandate.epoch_began(image.leader_epoch)
@@ -161,7 +159,6 @@ class Partition:
     def resign(self, code: ErrorCode) -> None:
         """Stop serving: another leads, the topic was deleted, or the log directory failed."""
         self.led = None
-        self.as_leader.resigned()
         self.step_back(code)
 
     def step_back(self, code: ErrorCode) -> None:

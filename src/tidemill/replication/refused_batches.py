@@ -8,9 +8,9 @@ have stored (I4). Refused for now is whatever clients repeat: there was no room,
 replicas in sync or no lease, the holds were being read, the coordinator of the transaction could
 not be asked, or the batch was damaged on its way.
 
-So what follows a refused batch is refused as that was, until it comes again, or its producer begins
-another epoch. Where another broker leads from now on, everything begins anew: it may take it. And
-who has not come again for as long as clients try has given it up.
+So what follows a refused batch is refused as that was, until it comes again, or a copy of it from
+another leader, or its producer begins another epoch. And who has not come again for as long as
+clients try has given it up.
 
 Clients hear of a new leader as soon as one broker knows it. The leader itself may hear of it later,
 or has to cut its log first, or waits to be let in after a restart: what it refuses meanwhile counts

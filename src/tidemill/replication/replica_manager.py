@@ -368,6 +368,7 @@ class ReplicaManager:
         del self._by_log[partition.log]
         partition.as_follower.after_cut = None
         partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition.as_leader.dropped()
         if partition.holds is not None:
             partition.holds.host.forget(partition.holds)
         if partition.image is not None:

@@ -182,13 +182,15 @@ def test_other_producers_go_on_and_sequences_begin_anew_after_the_last(part):
     assert send(part, 0).base_offset == 3
 
 
-def test_in_another_leader_epoch_another_leader_may_have_taken_what_was_refused(part):
+def test_I1_a_leader_that_has_missed_an_epoch_lets_none_overtake(part):
     set_free(part.room, LOW)
     with pytest.raises(DiskFull):
         send(part, 0)
     set_free(part.room, AMPLE)
     part.become_leader(image(isr=(OWN,), epoch=2, version=2), now=0.0)
-    assert send(part, 1).base_offset == 0
+    assert code_of(lambda: send(part, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert send(part, 0).base_offset == 0
+    assert send(part, 1).base_offset == 1
 
 
 def test_I1_a_batch_does_not_overtake_one_that_was_damaged_on_its_way(part):
@@ -231,6 +233,17 @@ def test_I1_a_broker_that_was_restarted_lets_none_overtake_what_came_before_it_w
     assert code_of(lambda: send(part, 1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert send(part, 0).base_offset == 0
     assert send(part, 1).base_offset == 1
+
+
+def test_I1_a_leader_that_has_followed_for_a_moment_lets_none_overtake(part):
+    set_free(part.room, LOW)
+    with pytest.raises(DiskFull):
+        send(part, 0)
+    set_free(part.room, AMPLE)
+    part.become_follower(image(leader=SECOND, epoch=1, version=1))
+    part.become_leader(image(isr=(OWN,), epoch=2, version=2), now=0.0)
+    assert code_of(lambda: send(part, 1)) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert send(part, 0).base_offset == 0
 
 
 def test_what_a_follower_refuses_its_leader_may_have_taken(part):
@@ -298,17 +311,6 @@ def test_I36_producers_that_are_not_waited_for_any_more_make_room_for_others():
     assert len(total) == 1
     note(ended, 1, 2, 3)
     assert len(kept) == 1
-
-
-def test_I36_whoever_resigns_waits_for_nobody(part):
-    total = RefusedTotal()
-    resigned = leader(room=part.room, refused_total=total)
-    set_free(part.room, LOW)
-    with pytest.raises(DiskFull):
-        send(resigned, 0)
-    assert len(total) == 1
-    resigned.become_follower(image(leader=SECOND, epoch=1, version=1))
-    assert len(total) == 0
 
 
 def test_a_batch_that_does_not_come_again_is_not_waited_for_for_ever():

@@ -247,6 +247,15 @@ def test_I36_the_partitions_of_a_broker_wait_for_a_bounded_number_of_refused_pro
         append(place.partition(index=count - 1), **behind)
 
 
+def test_I36_the_partitions_of_a_deleted_topic_wait_for_nobody(place):
+    place.put(topic(image()))
+    refused = memoryview(batch(producer_id=9, producer_epoch=0, base_sequence=0))
+    place.replicas.refused("t", 0, refused, ErrorCode.KAFKA_STORAGE_ERROR, NOW_MS)
+    assert len(place.replicas._refused_total) == 1
+    place.drop("t")
+    assert len(place.replicas._refused_total) == 0
+
+
 def test_I34_a_topic_created_again_under_its_name_is_empty(place):
     place.put(topic(image()))
     append(place.partition(), 3)
