@@ -373,6 +373,26 @@ def test_F104_the_topic_of_offsets_grows_on_when_a_joined_broker_has_been_away(r
     run(scenario())
 
 
+def test_F104_the_topic_of_offsets_grows_on_when_a_joined_broker_was_about_to_stop(run):
+    async def scenario() -> None:
+        small = SmallCluster("offsets.topic.num.partitions=6")
+        controller, _ = await small.start(0, 1)
+        await controller.create_topics([OFFSETS])
+        await small.start(2)
+        assert replica_counts(controller) == {2, 3}  # the others wait until these have copied
+        names = [TopicPartition(OFFSETS_TOPIC, index) for index in range(6)]
+        await small.members[2].cluster.leave()
+        await controller.reassign(dict.fromkeys(names))  # somebody takes back what has begun
+        await pass_time(small, UPKEEP_INTERVAL_S)
+        assert replica_counts(controller) == {2}
+        small.crash(2)
+        await small.start(2)
+        await pass_time(small, UPKEEP_INTERVAL_S)
+        assert 3 in replica_counts(controller)
+
+    run(scenario())
+
+
 def test_F104_a_new_controller_gives_single_copies_of_offsets_more_replicas(run):
     async def scenario() -> None:
         small, controller = await grown_from_one("offsets.topic.replication.factor=1")

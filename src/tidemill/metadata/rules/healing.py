@@ -155,8 +155,8 @@ def growing_moves(
 ) -> Steps[tuple[Moves, bool, bool]]:
     """The moves that may begin now, whether there are any at all, and whether more may come.
 
-    That is so while a broker is away that could be given replicas, or a partition has no leader or
-    is on a page that cannot be read.
+    That is so while a broker is away, or about to stop, that could be given replicas, or a partition
+    has no leader or is on a page that cannot be read.
     """
     topics = {name: image.topics[name] for name in _GROWING if name in image.topics}
     live = live_brokers(image).brokers
@@ -170,7 +170,7 @@ def growing_moves(
         for name, one in whole.items()
         if one.leader in live and not is_unread(topics[name.topic], unread)
     }
-    away = image.members.keys() - live - draining_brokers(image)
+    away = image.members.keys() - usable_brokers(image) - draining_brokers(image)
     plan = yield from _plan(image, config, led)
     may_come = bool(topics) and (bool(away) or len(led) < len(whole))
     if not plan:
