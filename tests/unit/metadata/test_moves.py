@@ -425,3 +425,20 @@ def test_fewer_replicas_of_offsets_that_somebody_chose_stay(run):
         assert replica_counts(controller) == {2}
 
     run(scenario())
+
+
+def test_fewer_replicas_of_offsets_that_somebody_chose_stay_beside_a_broker_that_is_away(run):
+    """It could be given nothing when another one joined: all partitions had what they should."""
+
+    async def scenario() -> None:
+        small = SmallCluster("offsets.topic.num.partitions=1")
+        controller, *_ = await small.start(0, 1, 2, 3)
+        await controller.create_topics([OFFSETS])
+        small.crash(3)
+        await small.start(4)
+        await pass_time(small, UPKEEP_INTERVAL_S)  # it has looked after the last one joined
+        await controller.reassign({TopicPartition(OFFSETS_TOPIC, 0): [0, 1]})
+        await pass_time(small, UPKEEP_INTERVAL_S)
+        assert replica_counts(controller) == {2}
+
+    run(scenario())

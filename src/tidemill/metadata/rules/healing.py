@@ -155,8 +155,8 @@ def growing_moves(
 ) -> Steps[tuple[Moves, bool, bool]]:
     """The moves that may begin now, whether there are any at all, and whether more may come.
 
-    That is so while a broker is away, or about to stop, that could be given replicas, or a partition
-    has no leader or is on a page that cannot be read.
+    That is so if a partition has fewer than it could have with all brokers, and waits for one that
+    is away or about to stop, for a leader, or for its page to be readable.
     """
     topics = {name: image.topics[name] for name in _GROWING if name in image.topics}
     live = live_brokers(image).brokers
@@ -170,9 +170,15 @@ def growing_moves(
         for name, one in whole.items()
         if one.leader in live and not is_unread(topics[name.topic], unread)
     }
-    away = image.members.keys() - usable_brokers(image) - draining_brokers(image)
+    usable = usable_brokers(image)
+    away = image.members.keys() - usable - draining_brokers(image)
     plan = yield from _plan(image, config, led)
-    may_come = bool(topics) and (bool(away) or len(led) < len(whole))
+    waiting = whole if away else whole.keys() - led.keys()
+    # A topic that has what it should waits for nobody: whoever gives it fewer later has a reason.
+    may_come = any(
+        len(whole[name].target) < internal_replicas(name.topic, config, len(usable | away))
+        for name in waiting
+    )
     if not plan:
         return {}, False, may_come
     survey = yield from ReplicaSurvey.of(image, unread)
