@@ -85,9 +85,10 @@ def cancelled(
 ) -> PartitionImage:
     """The partition on its replicas before the reassignment; KafkaError if that cannot be.
 
-    A request that comes twice finds only a former leader that goes: it would be kept for ever.
+    A request that comes twice finds only former leaders that go: they would be kept for ever.
     """
-    is_done = not partition.adding and is_waiting_to_forget(partition)
+    only_forgets = is_waiting_to_forget(partition) or set(partition.removing) <= set(led_lately)
+    is_done = not partition.adding and only_forgets
     if is_done or not partition.is_moving:
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "its replicas are not being moved")
     kept = tuple(one for one in partition.replicas if one not in partition.adding)

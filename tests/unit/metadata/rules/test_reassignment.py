@@ -208,6 +208,12 @@ def test_a_move_that_is_taken_back_twice_keeps_none_of_the_new_replicas():
     assert refusal(cancelled, back, live(*ALL), 1, [3]) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
+def test_a_move_that_is_taken_back_twice_keeps_none_while_an_earlier_replica_is_not_in_sync():
+    back = cancelled(moving(isr=(0, 2, 3), leader=3), live(*ALL), 1)
+    assert sets(back) == ((1, 0, 2, 3), (), (3,))
+    assert refusal(cancelled, back, live(*ALL), 1, [3]) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
 def test_a_replica_that_goes_is_taken_back_while_another_one_is_not_in_sync():
     fewer = replace(new_partition((0, 1, 2)), isr=(0, 2), removing=(2,))
     assert sets(cancelled(fewer, live(*ALL), 1)) == ((0, 1, 2), (), ())
