@@ -17,7 +17,6 @@ from tidemill.core.loop.steps import Steps
 from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.rules.decisions import live_brokers
-from tidemill.metadata.rules.reassignment import is_waiting_to_forget
 
 __all__ = ["ReplicaSurvey", "all_partitions", "is_unread"]
 
@@ -37,8 +36,8 @@ class ReplicaSurvey:
     fixed: set[TopicPartition] = field(default_factory=set)
     """They are stuck, are being moved, or lack a replica now."""
     moving: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    """Who comes and who goes in the moves that go on, still copy, and can be seen to end. Without
-    a leader nothing is copied, perhaps for ever: such a move keeps no other from beginning."""
+    """Who comes and who goes in the moves that copy now. Without a leader, or to a broker that is
+    away, nothing is copied, perhaps for ever: such a move keeps no other from beginning."""
 
     @classmethod
     def of(cls, image: MetadataImage, unread: Collection[int] = ()) -> Steps[ReplicaSurvey]:
@@ -67,8 +66,12 @@ class ReplicaSurvey:
             self.fixed.add(name)
         elif partition.is_moving or not live.issuperset(partition.replicas):
             self.fixed.add(name)
-        if partition.is_moving and name not in self.stuck and not is_waiting_to_forget(partition):
+        if partition.is_moving and name not in self.stuck and _is_copying(partition, live):
             self.moving.append((partition.adding, partition.removing))
+
+
+def _is_copying(partition: PartitionImage, live: frozenset[int]) -> bool:
+    return any(one in live and one not in partition.isr for one in partition.target)
 
 
 def all_partitions(

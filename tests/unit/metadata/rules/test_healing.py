@@ -92,6 +92,34 @@ def test_moves_without_a_leader_do_not_keep_others_from_a_broker_that_has_joined
     assert list(moves.values()) == [(2,)]
 
 
+def waiting_for(away: int, giver: int, taker: int, leader: int) -> PartitionImage:
+    """The new replica has everything; the move ends when the broker that is away is back."""
+    return replace(
+        new_partition((leader, giver)),
+        replicas=(taker, away, leader, giver),
+        adding=(taker,),
+        removing=(giver,),
+        isr=(taker, leader, giver),
+    )
+
+
+def test_moves_that_wait_for_a_broker_that_is_away_do_not_keep_a_drained_one_from_giving():
+    """No other broker is left that could have its replicas: it is waited for, perhaps for ever."""
+    waiting = [waiting_for(3, giver=0, taker=1, leader=2)] * MOVES_PER_BROKER_MAX
+    some = topic("t", (0,))
+    some = replace(some, partitions=(*some.partitions, *waiting))
+    moves, _ = finished(vacating_moves(image("abcd", some, dead=[3]), [0, 3]))
+    assert list(moves.values()) == [(1,)]
+
+
+def test_moves_that_wait_for_a_broker_that_is_away_do_not_keep_others_from_one_that_has_joined():
+    waiting = [waiting_for(3, giver=0, taker=4, leader=2)] * MOVES_PER_BROKER_MAX
+    some = topic("t", *[(1,)] * 20)
+    some = replace(some, partitions=(*some.partitions, *waiting))
+    moves, _ = finished(filling_moves(image("abcde", some, dead=[3]), [4], NOBODY, {}))
+    assert (4,) in moves.values()
+
+
 def test_no_partition_loses_a_rack_while_a_broker_is_about_to_stop():
     cluster = image("abb", topic("t", *[(0, 1)] * 6), leaving=[1])
     assert finished(filling_moves(cluster, [2], NOBODY, {}))[0] == {}
