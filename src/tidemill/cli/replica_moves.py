@@ -184,7 +184,8 @@ async def _copying(
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Who comes and who goes in moves that still copy.
 
-    Others only wait for former leaders; and without a leader nothing is copied, perhaps for ever.
+    Others only wait for former leaders; and without a leader, or to brokers that are away, nothing
+    is copied, perhaps for ever.
     """
     await client.refresh(None)
     copying = []
@@ -192,7 +193,8 @@ async def _copying(
         topic = client.metadata.topics.get(move.partition.topic)
         state = None if topic is None else topic.partitions.get(move.partition.partition)
         if state is None or (
-            state.leader != NO_LEADER and set(state.replicas).difference(state.isr, move.removing)
+            state.leader != NO_LEADER
+            and set(state.replicas).difference(state.isr, move.removing, state.offline_replicas)
         ):
             copying.append((move.adding, move.removing))
     return copying

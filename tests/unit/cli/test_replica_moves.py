@@ -68,12 +68,20 @@ def test_a_plan_is_shown_with_the_bytes_that_it_copies(capsys, sizes, shown):
     assert [fact["bytes"] for fact in plan.facts()] == [3_000_000, 0 if T1 in sizes else None]
 
 
-def test_moves_without_a_leader_do_not_keep_others_from_beginning(monkeypatch, run):
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        PartitionInfo(0, NO_LEADER, 1, replicas=[1, 0], isr=[], offline_replicas=[0]),
+        PartitionInfo(0, 2, 1, replicas=[1, 2, 3, 0], isr=[0, 1, 2], offline_replicas=[3]),
+    ],
+    ids=["without a leader", "to one that is away"],
+)
+def test_moves_that_copy_nothing_do_not_keep_others_from_beginning(monkeypatch, run, stopped):
     """Four of them to a broker whose room is used up by that."""
     names = [TopicPartition("gone", index) for index in range(MOVES_PER_BROKER_MAX)]
-    stopped = PartitionInfo(0, NO_LEADER, 1, replicas=[1, 0], isr=[], offline_replicas=[0])
     topic = TopicInfo("gone", ZERO_UUID, False, dict.fromkeys(range(len(names)), stopped))
-    moves = [Reassignment(name, (1, 0), adding=(1,), removing=(0,)) for name in names]
+    all_replicas = tuple(stopped.replicas)
+    moves = [Reassignment(name, all_replicas, adding=(1,), removing=(0,)) for name in names]
     begun: list[object] = []
     looks = iter(range(3))
 
