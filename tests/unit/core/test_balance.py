@@ -346,6 +346,14 @@ def test_a_topic_gets_more_or_fewer_replicas_and_keeps_the_first():
     assert resized(grown, NO_RACKS, 1, "t") == partitions((0,), (1,))
 
 
+def test_a_topic_that_gets_fewer_replicas_keeps_those_on_brokers_that_are_there():
+    """The move ends when all that stay are in sync: one that is away would be waited for."""
+    before = partitions((2, 0, 1), (0, 2, 1), (2, 3))
+    plan = resized(before, NO_RACKS, 2, "t", usable=[0, 1])
+    assert after(before, plan) == [(0, 1), (0, 1), (2, 3)]
+    assert after(before, resized(before, NO_RACKS, 1, "t", usable=[0, 1]))[2] == (2,)
+
+
 def test_a_broker_takes_and_gives_four_partitions_at_once():
     before = partitions(*[(0,)] * 9)
     plan = dict.fromkeys(before, (1,))

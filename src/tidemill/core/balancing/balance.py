@@ -186,7 +186,10 @@ def resized(
     *,
     usable: Collection[int] | None = None,
 ) -> Steps[Plan]:
-    """A topic with `factor` replicas, if there are so many brokers; the first ones stay."""
+    """A topic with `factor` replicas, if there are so many brokers.
+
+    Of more, those on usable brokers stay, the first ones of them.
+    """
     places = ReplicaPlaces(assignment, racks, usable=usable, sizes=NO_SIZES)
     yield from places.counted()
     for seen, name in enumerate(places.names, 1):

@@ -182,7 +182,9 @@ class ReplicaPlaces:
             if more is None:
                 break
             replicas += (more,)
-        self._put(name, replicas[:factor])
+        # The last ones go, those on brokers that may be given nothing first: they may be away.
+        stay = sorted(replicas, key=lambda one: one not in self._held)[:factor]
+        self._put(name, tuple(one for one in replicas if one in stay))
 
     # --- shares ----------------------------------------------------------------------------------
 
