@@ -6,9 +6,11 @@ import asyncio
 from unittest.mock import patch
 
 from tests.sim.replicas import eventually
+from tidemill.client.admin.group_offsets import GroupOffsets
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer
+from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.store.coord import Put
@@ -71,6 +73,29 @@ def return_to_a_bad_page() -> None:
 
 def test_H6_no_log_is_removed_while_a_page_of_the_metadata_is_damaged():
     return_to_a_bad_page()
+
+
+def test_H6_I28_offsets_stay_while_a_page_of_the_metadata_is_damaged():
+    """A coordinator that starts meanwhile does not know the topic, which may well be there."""
+
+    async def main(world: SimWorld) -> None:
+        await world.start_broker(0)
+        async with ClusterClient(world.client_net(), world.bootstrap) as cluster:
+            await Admin(cluster).create_topic("kept", partitions=1, replication=1)
+            kept = TopicPartition("kept", 0)
+            await GroupOffsets(cluster, "g").commit({kept: 7})
+            path = page_path(page_of(world.broker(0).cluster.image.topics["kept"].topic_id))
+            await world.stop_broker(0)
+            session, page = world.coord.session(), world.coord.get(path)
+            assert page is not None
+            world.coord.multi(session, [Put(path, b"garbage", page.version)])
+            await world.start_broker(0)
+            await asyncio.sleep(2 * DELAY_S)
+            assert "kept" not in world.broker(0).cluster.image.topics
+            committed = await GroupOffsets(cluster, "g").fetch([kept])
+            assert committed[kept].offset == 7
+
+    SimWorld(1, values={"offsets.retention.check.interval.ms": 1_000}).run(main)
 
 
 def test_H4_a_topic_that_is_deleted_while_it_is_flushed_does_not_fail_the_directory():

@@ -49,6 +49,7 @@ class Coordinators:
             timers=timers,
             disk=seams.disk,
             image=image,
+            knows_all_topics=lambda: cluster.knows_all_topics,
         )
         self.transactions = TransactionCoordinator(
             cluster.live,

@@ -176,9 +176,14 @@ class Cluster:
     def is_controller(self) -> bool:
         return self._controller.term is not None and self._lease.is_held
 
+    @property
+    def knows_all_topics(self) -> bool:
+        """Whether the image lacks none: every page could be read, and nothing newer is known of."""
+        return self._keeper.topics_readable and not self._keeper.behind
+
     def own_logs(self) -> Collection[tuple[UUID, int]] | None:
         """Topic id and number of each partition of this broker; None: the image may lack one."""
-        if not self.may_act or not self._keeper.topics_readable or self._keeper.behind:
+        if not self.may_act or not self.knows_all_topics:
             return None
         return {
             (topic.topic_id, index)

@@ -35,13 +35,25 @@ class GroupCoordinator(Coordinator[GroupShard]):
         timers: LoopTimers,
         disk: Disk,
         image: Callable[[], MetadataImage],
+        knows_all_topics: Callable[[], bool],
     ) -> None:
+        """`knows_all_topics`: the image lacks none of those that exist."""
         config = live.current.groups
         limit = GroupLimit(config.groups_max)
         matcher = Re2Matcher()
+
+        def make_shard(current: MetadataImage) -> GroupShard:
+            return GroupShard(
+                live.current.groups,
+                current,
+                limit,
+                matcher=matcher,
+                knows_all_topics=knows_all_topics,
+            )
+
         runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda current: GroupShard(live.current.groups, current, limit, matcher=matcher),
+            make_shard,
             clock=clock,
             timers=timers,
             disk=disk,

@@ -14,7 +14,7 @@ A group of consumers with members changes its kind with them (`migration/`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar, final
 
 from tidemill.coordinators.group.base.group import (
@@ -78,14 +78,16 @@ class GroupShard:
         limit: GroupLimit | None = None,
         *,
         matcher: TopicMatcher,
+        knows_all_topics: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`knows_all_topics`: the newest image lacks none of those that exist."""
         self._context = ShardContext(config, Deadlines(), image, matcher)
         self._groups = GroupRegistry(
             self._context,
             limit or GroupLimit(config.groups_max),
             lambda group_id: self.offsets.has_any(group_id),
         )
-        self.offsets = ShardOffsets(self._context, self._groups)
+        self.offsets = ShardOffsets(self._context, self._groups, knows_all_topics)
         self._topic_changes: Delta | None = None
         """Topic changes that some groups have not been told of; None if all have."""
         self._groups_to_tell: list[str] = []

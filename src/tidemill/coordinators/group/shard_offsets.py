@@ -9,7 +9,7 @@ is answered with, and the records of a commit, come from `offsets/`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, final
 
 from tidemill.coordinators.group.base.group import CommitIdentity, ShardContext
@@ -46,13 +46,18 @@ NO_GENERATION: Final = -1
 class ShardOffsets:
     """All offsets of one shard; its groups decide who may commit and fetch them."""
 
-    def __init__(self, context: ShardContext, groups: GroupRegistry) -> None:
+    def __init__(
+        self,
+        context: ShardContext,
+        groups: GroupRegistry,
+        knows_all_topics: Callable[[], bool],
+    ) -> None:
         self._context = context
         self._groups = groups
         self._store = OffsetStore()
         self.pending = PendingOffsets()
         """Offsets of open transactions, and questions about them."""
-        self._expiry = OffsetExpiry(context.config, self._store)
+        self._expiry = OffsetExpiry(context.config, self._store, knows_all_topics)
 
     @property
     def count(self) -> int:

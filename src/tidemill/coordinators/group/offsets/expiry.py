@@ -7,12 +7,13 @@ empty or its members' subscriptions are known. An empty group is deleted with it
 A *sweep* looks at all groups of a shard, a few at a time. Sweeps run at regular intervals, and at
 once when a topic was deleted. A topic that is merely unknown may be new: this broker's image may
 lag behind. Its offsets are deleted only by a regular sweep. The first regular sweep runs a whole
-interval after the shard was loaded, when every image has caught up.
+interval after the shard was loaded, when every image has caught up. There is none while the image
+may lack a topic, as it does after a start with a page of the metadata that cannot be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from tidemill.coordinators.group.base.group import Group
@@ -31,10 +32,13 @@ CONSUMERS: Final = "consumer"
 class OffsetExpiry:
     """The sweeps of one shard: when the next step is due, and which offsets it deletes."""
 
-    def __init__(self, config: GroupConfig, store: OffsetStore) -> None:
+    def __init__(
+        self, config: GroupConfig, store: OffsetStore, knows_all_topics: Callable[[], bool]
+    ) -> None:
         self.config = config
         """The newest configuration; the shard replaces it when it changes."""
         self._store = store
+        self._knows_all_topics = knows_all_topics
         self.deleted: dict[bytes, int] = {}
         """Ids of deleted topics, with the number of the sweep that deletes their offsets."""
         self._sweep = 0
@@ -94,8 +98,9 @@ class OffsetExpiry:
 
     def _plan_regular(self, now: Now) -> None:
         due_ms = self._regular_at_ms
-        self._is_regular = due_ms is not None and due_ms <= now.monotonic_ms
-        if self._is_regular:
+        is_due = due_ms is not None and due_ms <= now.monotonic_ms
+        self._is_regular = is_due and self._knows_all_topics()
+        if is_due:
             self._regular_since_ms = now.monotonic_ms
 
     def _maybe_finish(self) -> None:
