@@ -43,13 +43,16 @@ class Coordinators:
         def image() -> MetadataImage:
             return cluster.image
 
+        def knows_all_topics() -> bool:
+            return cluster.knows_all_topics
+
         self.groups = GroupCoordinator(
             cluster.live,
             clock=seams.clock,
             timers=timers,
             disk=seams.disk,
             image=image,
-            knows_all_topics=lambda: cluster.knows_all_topics,
+            knows_all_topics=knows_all_topics,
         )
         self.transactions = TransactionCoordinator(
             cluster.live,
@@ -68,6 +71,7 @@ class Coordinators:
             self.markers,
             self._marker_links,
             image=image,
+            knows_all_topics=knows_all_topics,
             clock=seams.clock,
             timers=timers,
             supervisor=supervisor,

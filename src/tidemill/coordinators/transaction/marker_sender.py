@@ -9,7 +9,8 @@ Markers for one broker go in one request at a time, over one connection; what co
 for the next request. Partitions of this broker are written without one. What fails is tried again
 after a pause that grows up to a second, at whoever leads the partition then.
 
-A partition that no image knows for a while belongs to a deleted topic and needs no marker.
+A partition that no image knows for a while belongs to a deleted topic and needs no marker. An image
+that may lack a topic, because a page of the metadata cannot be read, says nothing about that.
 """
 
 from __future__ import annotations
@@ -129,15 +130,18 @@ class MarkerSender:
         peers: PeerLinks,
         *,
         image: Callable[[], MetadataImage],
+        knows_all_topics: Callable[[], bool],
         clock: Clock,
         timers: LoopTimers,
         supervisor: Supervisor,
     ) -> None:
+        """`knows_all_topics`: the image lacks none of those that exist."""
         self._node_id = node_id
         self._runtime = runtime
         self._local = local
         self._peers = peers
         self._image = image
+        self._knows_all_topics = knows_all_topics
         self._clock = clock
         self._timers = timers
         self._supervisor = supervisor
@@ -208,6 +212,8 @@ class MarkerSender:
         if partition is not None:
             decision.unknown_since.pop(name, None)
             return partition.leader
+        if not self._knows_all_topics():
+            return NO_LEADER
         now = self._clock.monotonic()
         if now - decision.unknown_since.setdefault(name, now) < UNKNOWN_S_MAX:
             return NO_LEADER

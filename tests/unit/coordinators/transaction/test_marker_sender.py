@@ -133,12 +133,14 @@ class Office:
         self.peers = Peers()
         self.runtime = Runtime(self.desk)
         self.failures = []
+        self.knows_all_topics = True
         self.sender = MarkerSender(
             OWN,
             self.runtime,
             self.local,
             self.peers,
             image=lambda: self.image,
+            knows_all_topics=lambda: self.knows_all_topics,
             clock=self.clock,
             timers=self.timers,
             supervisor=Supervisor(lambda name, error: self.failures.append(error)),
@@ -375,6 +377,37 @@ def test_a_reload_begins_again_and_the_answers_from_before_count_no_more(office)
 def test_a_topic_that_stays_unknown_was_deleted_and_needs_no_marker(office):
     async def body(it):
         await it.decide("gone-0")
+        await it.pass_time(UNKNOWN_S_MAX / 2)
+        assert it.status is TransactionStatus.PREPARE_COMMIT
+        await it.pass_time(UNKNOWN_S_MAX)
+        assert it.status is TransactionStatus.COMPLETE_COMMIT
+
+    office(body)
+
+
+def test_I20_a_topic_is_waited_for_while_the_image_may_lack_one(office):
+    """As after a start with a page of the metadata that cannot be read."""
+
+    async def body(it):
+        it.knows_all_topics = False
+        await it.decide("there-0")
+        await it.pass_time(2 * UNKNOWN_S_MAX)
+        assert it.status is TransactionStatus.PREPARE_COMMIT
+        it.knows_all_topics = True
+        it.lead(OWN, "there-0")
+        await it.pass_time(1)
+        it.local.acknowledge("there-0")
+        assert it.status is TransactionStatus.COMPLETE_COMMIT
+
+    office(body)
+
+
+def test_a_topic_has_its_whole_time_when_the_image_lacks_none_any_more(office):
+    async def body(it):
+        it.knows_all_topics = False
+        await it.decide("gone-0")
+        await it.pass_time(2 * UNKNOWN_S_MAX)
+        it.knows_all_topics = True
         await it.pass_time(UNKNOWN_S_MAX / 2)
         assert it.status is TransactionStatus.PREPARE_COMMIT
         await it.pass_time(UNKNOWN_S_MAX)
