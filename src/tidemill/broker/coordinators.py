@@ -60,6 +60,7 @@ class Coordinators:
             timers=timers,
             disk=seams.disk,
             image=image,
+            knows_all_topics=knows_all_topics,
             carry_out=lambda *decided: self.sender.carry_out(*decided),
         )
         self.markers = MarkerWriter(find_log, self.groups, clock=seams.clock, timers=timers)
@@ -90,6 +91,7 @@ class Coordinators:
             self.markers,
             find=find_log,
             image=image,
+            knows_all_topics=knows_all_topics,
         )
 
     def loops(self) -> Loops:

@@ -80,13 +80,16 @@ class HangingTransactions:
         *,
         find: Callable[[TopicPartition], TransactionLog | None],
         image: Callable[[], MetadataImage],
+        knows_all_topics: Callable[[], bool],
     ) -> None:
+        """`knows_all_topics`: the image lacks none of those that exist."""
         self._node_id = node_id
         self._coordinator = coordinator
         self._peers = peers
         self._markers = markers
         self._find = find
         self._image = image
+        self._knows_all_topics = knows_all_topics
 
     async def abort(
         self, name: TopicPartition, producer: ProducerName, *, coordinator_epoch: int
@@ -132,6 +135,8 @@ class HangingTransactions:
     def _owners(self) -> list[_Owner]:
         """By partition of the coordinators' topic; none, if there never was a transaction."""
         topic = self._image().topics.get(TRANSACTION_STATE_TOPIC)
+        if topic is None and not self._knows_all_topics():
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "their topic may be unread")
         if topic is None:
             return []
         owners = [_Owner(one.leader, one.leader_epoch) for one in topic.partitions]

@@ -31,9 +31,13 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         timers: LoopTimers,
         disk: Disk,
         image: Callable[[], MetadataImage],
+        knows_all_topics: Callable[[], bool],
         carry_out: CarryOut,
     ) -> None:
-        """`carry_out` gets `MarkersWanted` of decisions that are durable."""
+        """`knows_all_topics`: the image lacks none of those that exist.
+
+        `carry_out` gets `MarkersWanted` of decisions that are durable.
+        """
         config = live.current
         limit = TransactionLimit(config.transactions.transactional_ids_max)
         runtime = CoordinatorRuntime(
@@ -50,6 +54,7 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
             TRANSACTION_STATE_TOPIC, runtime, image, name_refusal=ErrorCode.INVALID_REQUEST
         )
         self._live = live
+        self._knows_all_topics = knows_all_topics
         self._limit = limit
         live.subscribe(self._config_changed)
 
@@ -58,7 +63,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         """Whether this broker coordinates ids that it does not know yet.
 
         So it does while a partition that it leads by the image is not open here, perhaps because
-        its log cannot be read: its transactions must not be taken for ones that hang.
+        its log cannot be read, or the image may lack the topic: its transactions must not be taken
+        for ones that hang.
         """
         topic = self._image().topics.get(TRANSACTION_STATE_TOPIC)
         own_id = self._live.current.node_id
@@ -66,7 +72,8 @@ class TransactionCoordinator(Coordinator[TransactionShard]):
         is_missing = any(
             one.leader == own_id and self.runtime.epoch_of(index) is None for index, one in led
         )
-        return is_missing or self.runtime.is_loading
+        is_unread = topic is None and not self._knows_all_topics()
+        return is_missing or is_unread or self.runtime.is_loading
 
     def _config_changed(self) -> None:
         config = self._live.current

@@ -26,6 +26,8 @@ class World:
     def __init__(self) -> None:
         self.active = [ActiveProducer(7, 3, 4, 0, -1, 20)]
         self.leaders = [(HERE, 1), (THERE, 1)]
+        self.has_coordinators = True
+        self.knows_all_topics = True
         self.answer: ListTransactionsResponse | Exception = ListTransactionsResponse()
         self.meanwhile = lambda: None
         """What happens while the other coordinator is asked."""
@@ -50,8 +52,9 @@ class World:
         partitions = [
             SimpleNamespace(leader=leader, leader_epoch=epoch) for leader, epoch in self.leaders
         ]
+        topic = SimpleNamespace(partitions=partitions)
         return SimpleNamespace(
-            topics={TRANSACTION_STATE_TOPIC: SimpleNamespace(partitions=partitions)}
+            topics={TRANSACTION_STATE_TOPIC: topic} if self.has_coordinators else {}
         )
 
     def abort(self, run, name=NAME, coordinator_epoch=5):
@@ -62,7 +65,13 @@ class World:
         log = SimpleNamespace(producers=SimpleNamespace(active=lambda: list(self.active)))
         found = {NAME: SimpleNamespace(log=log)}
         hanging = HangingTransactions(
-            HERE, coordinator, self, self, find=found.get, image=self.image
+            HERE,
+            coordinator,
+            self,
+            self,
+            find=found.get,
+            image=self.image,
+            knows_all_topics=lambda: self.knows_all_topics,
         )
         try:
             return run(hanging.abort(name, PRODUCER, coordinator_epoch=coordinator_epoch))
@@ -126,6 +135,14 @@ def test_a_coordinator_here_that_loads_may_know_it(run, world):
 def test_a_coordinator_without_a_broker_may_know_it(run, world):
     world.leaders.append((NO_LEADER, 4))
     assert world.abort(run) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("knows_all", "code"), [(True, "NONE"), (False, "COORDINATOR_NOT_AVAILABLE")]
+)
+def test_coordinators_on_a_page_that_cannot_be_read_may_know_it(run, world, knows_all, code):
+    world.has_coordinators, world.knows_all_topics = False, knows_all
+    assert world.abort(run) is ErrorCode[code]
 
 
 def test_coordinators_that_move_meanwhile_may_know_it(run, world):

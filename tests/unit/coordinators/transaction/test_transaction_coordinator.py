@@ -18,16 +18,17 @@ from tidemill.testing.sim.disk import SimDisk
 
 
 @pytest.mark.parametrize(
-    ("leaders", "opened", "is_loading"),
+    ("leaders", "opened", "knows_all", "is_loading"),
     [
-        ([], [], False),
-        ([OWN, OWN], [0, 1], False),
-        ([OWN, SECOND], [0], False),
-        ([OWN, OWN], [1], True),
+        ([], [], True, False),
+        ([], [], False, True),
+        ([OWN, OWN], [0, 1], False, False),
+        ([OWN, SECOND], [0], True, False),
+        ([OWN, OWN], [1], True, True),
     ],
 )
 def test_a_coordinator_whose_log_is_not_open_does_not_know_all_its_ids(
-    run, leaders, opened, is_loading
+    run, leaders, opened, knows_all, is_loading
 ):
     topic = SimpleNamespace(partitions=tuple(image(leader=one) for one in leaders))
     metadata = SimpleNamespace(topics={TRANSACTION_STATE_TOPIC: topic} if leaders else {})
@@ -40,6 +41,7 @@ def test_a_coordinator_whose_log_is_not_open_does_not_know_all_its_ids(
             timers=LoopTimers(clock),
             disk=SimDisk(),
             image=lambda: metadata,
+            knows_all_topics=lambda: knows_all,
             carry_out=lambda *_decided: None,
         )
         for index in opened:
