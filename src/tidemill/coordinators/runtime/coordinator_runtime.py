@@ -278,10 +278,13 @@ class CoordinatorRuntime(Generic[S]):
         hosted = self._hosted.get(index)
         if hosted is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        if not hosted.is_loaded or hosted.partition.is_silent:
+        if hosted.partition.is_silent:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        # Before it is asked whether it has loaded: a heartbeat that meets a load is no error.
         if not hosted.partition.may_act:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if not hosted.is_loaded:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return hosted
 
     def _now(self) -> Now:

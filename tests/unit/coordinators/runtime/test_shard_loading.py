@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from tests.support.partitions import OWN, leader
+from tests.support.partitions import OWN, Lease, leader
 from tests.support.shard_desk import ShardDesk
 from tests.unit.coordinators.runtime.runtime_host import INDEX
 from tests.unit.coordinators.runtime.toy_shard import ToyShard
@@ -80,6 +80,27 @@ def test_a_partition_whose_load_failed_is_served_once_the_disk_can_be_read_again
         host.pass_time(pause_s_after(1) + 0.02)
         await host.load()
         assert host.get("a") == ["1"]
+
+    host(body)
+
+
+def test_I26_a_broker_without_a_lease_does_not_say_that_it_loads(host):
+    """Another one may coordinate the partition: members must look for it, not wait for this one."""
+
+    async def body(host):
+        log, lease = ColdLog(), Lease()
+        log.failures = 1_000
+        part = leader(log, lease=lease)
+        part.as_leader.append(memoryview(build_pair_batch([(b"a", b"1")], 0)), acks=1, now_ms=0)
+        host.runtime.lead(INDEX, part)
+        await host.load()
+        assert is_loading(host)
+        lease.may_act = False
+        with pytest.raises(KafkaError) as refusal:
+            host.get("a")
+        assert refusal.value.code is ErrorCode.NOT_COORDINATOR
+        lease.may_act = True
+        assert is_loading(host)
 
     host(body)
 
