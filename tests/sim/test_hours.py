@@ -34,6 +34,15 @@ def test_I13_what_an_unclean_election_gave_up_may_be_cut_some_time_later():
 
 
 @pytest.mark.slow
+def test_a_life_leaves_no_exception_to_those_that_others_raise_later():
+    """Compiled coroutines of dead brokers may fail to be closed."""
+    assert live_long(21037, simulated_s=300.0).faults
+    with pytest.raises(ValueError, match="later") as raised:
+        raise ValueError("later")
+    assert raised.value.__context__ is None
+
+
+@pytest.mark.slow
 def test_I12_a_move_may_leave_a_single_replica_that_has_just_lost_what_it_had_not_flushed():
     """An administrator wants it so: until then, another replica had what readers saw."""
     assert live_long(21037, simulated_s=2_200.0).acked

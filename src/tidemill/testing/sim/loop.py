@@ -450,11 +450,23 @@ def without_collector() -> Iterator[None]:
 
 
 def _close(work: Any) -> None:  # noqa: ANN401 - typeshed knows only awaitables here
-    """End a coroutine; repeated for each of its `finally` blocks that awaits something."""
+    """End a coroutine."""
+    for _ in _attempts_to_close(work):
+        pass
+
+
+def _attempts_to_close(work: Any) -> Iterator[None]:  # noqa: ANN401 - as above
+    """One for each of its `finally` blocks that awaits something.
+
+    A generator has the exception that it handles to itself. A compiled coroutine that cannot be
+    closed leaves its own behind as one that is still handled: all exceptions that this thread would
+    raise afterwards, in any test, would have it as their context.
+    """
     for _ in range(FINALLY_BLOCKS_MAX):
         with suppress(BaseException):
             work.close()
             return
+        yield
 
 
 def _describe(task: _NumberedTask[Any]) -> str:
