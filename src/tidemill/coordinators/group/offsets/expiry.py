@@ -7,8 +7,8 @@ empty or its members' subscriptions are known. An empty group is deleted with it
 A *sweep* looks at all groups of a shard, a few at a time. Sweeps run at regular intervals, and at
 once when a topic was deleted. A topic that is merely unknown may be new: this broker's image may
 lag behind. Its offsets are deleted only by a regular sweep. The first regular sweep runs a whole
-interval after the shard was loaded, when every image has caught up. There is none while the image
-may lack a topic, as it does after a start with a page of the metadata that cannot be read.
+interval after the shard was loaded, when every image has caught up. No topic counts as unknown
+while the image may lack one, as after a start with a page of the metadata that cannot be read.
 """
 
 from __future__ import annotations
@@ -98,9 +98,8 @@ class OffsetExpiry:
 
     def _plan_regular(self, now: Now) -> None:
         due_ms = self._regular_at_ms
-        is_due = due_ms is not None and due_ms <= now.monotonic_ms
-        self._is_regular = is_due and self._knows_all_topics()
-        if is_due:
+        self._is_regular = due_ms is not None and due_ms <= now.monotonic_ms
+        if self._is_regular:
             self._regular_since_ms = now.monotonic_ms
 
     def _maybe_finish(self) -> None:
@@ -138,4 +137,5 @@ class OffsetExpiry:
         if not self._is_regular:
             return False
         topic = image.topic(name)
-        return topic is None or not entry.belongs_to(topic.topic_id.bytes)
+        is_unknown = topic is None or not entry.belongs_to(topic.topic_id.bytes)
+        return is_unknown and self._knows_all_topics()
