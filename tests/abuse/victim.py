@@ -31,6 +31,7 @@ SETTINGS = (
     "response.memory.bytes=16777216",
     "fetch.max.bytes=8388608",
     "metrics.listen=127.0.0.1:0",
+    "log.retention.ms=-1",  # records of the tests are from 1970
 )
 GAUGES = (
     "tidemill_connections",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 from collections.abc import Callable, Iterator
@@ -220,8 +221,9 @@ def test_a_port_in_use_ends_all_with_one_line_that_says_what_to_do(tmp_path, new
     cluster = ClusterProcess(tmp_path / "other", f"tidemill.internal.listen={taken}")
     with pytest.raises(Exception, match="did not come"):
         cluster.start()
-    assert "[broker 0] error: cannot listen on " in cluster.log()
-    assert "broker 0 ended with exit code 2: mend what its last line says" in cluster.log()
+    # The next ports may be taken as well, so another one may end first.
+    assert re.search(r"^\[broker \d\] error: cannot listen on ", cluster.log(), re.MULTILINE)
+    assert re.search(r"broker \d ended with exit code 2: mend what its last line", cluster.log())
     assert cluster.stop() == 1
 
 

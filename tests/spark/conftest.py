@@ -64,8 +64,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[RunningBroker]:
-    """A broker in this process; each test uses its own topic."""
-    with broker(num_partitions=1) as started:
+    """A broker in this process; each test uses its own topic, some with records of 2023."""
+    with broker(num_partitions=1, log_retention_ms=-1) as started:
         yield started
 
 
