@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import coroutines
-from tests.support.schedule import FileSchedule, in_turns
+from tests.support.schedule import FileSchedule, longest_first
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSched
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    in_turns(items)
+    longest_first(items)
 
 
 @pytest.hookimpl(trylast=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from xdist.scheduler import LoadScopeScheduling
 TESTS = Path(__file__).parents[1]
 TOGETHER = "tests/spark/"
 """One session for all of them: a second one costs more than it saves."""
-WAITING = "tests/e2e/"
 
 
 class FileSchedule(LoadScopeScheduling):
@@ -35,20 +33,7 @@ def stays_with(nodeid: str) -> str:
     return TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
 
 
-def in_turns(items: list[pytest.Item]) -> None:
-    """The longest tests first; files that wait and files that compute take turns.
-
-    Tests of real processes mostly wait, simulations never do: together they use the processors.
-    """
-    files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(stays_with(item.nodeid), []).append(item)
-    waiting = [name for name in files if name.startswith(WAITING)]
-    computing = [
-        name
-        for name, tests in files.items()
-        if name not in (TOGETHER, *waiting) and any(one.get_closest_marker("slow") for one in tests)
-    ]
-    pairs = chain.from_iterable(zip_longest(waiting, computing))
-    order = dict.fromkeys(chain([TOGETHER], pairs, files))
-    items[:] = chain.from_iterable(files.get(name, ()) for name in order if name)
+def longest_first(items: list[pytest.Item]) -> None:
+    """No worker shall be idle while another one has all of them before it."""
+    folder = TESTS.parent / TOGETHER
+    items.sort(key=lambda item: folder not in item.path.parents)
