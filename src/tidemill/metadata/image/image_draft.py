@@ -153,13 +153,14 @@ class ImageDraft:
         """
         before, now, touched = self._base.topics, self.topics, self._touched
         views = _views_after(self._base.views, ((before.get(one), now.get(one)) for one in touched))
-        for base_name, names in views.items():
-            base = now.get(base_name)
-            partitions = () if base is None or base.is_view else base.partitions
-            for name in names:
-                view = now[name]
-                is_touched = name in touched or base_name in touched
-                if is_touched and view.partitions != partitions:
+        # Mostly there are none, and very many topics may be touched at once.
+        for name in list(touched) if views else ():
+            topic = now.get(name)
+            affected = (name,) if topic is not None and topic.is_view else views.get(name, ())
+            for view in (now[one] for one in affected):
+                base = now.get(view.view_of)
+                partitions = () if base is None or base.is_view else base.partitions
+                if view.partitions != partitions:
                     self.put_topic(replace(view, partitions=partitions))
         return views
 
@@ -207,8 +208,7 @@ def _views_after(
     changed: dict[str, set[str]] = {}
     for before, after in changes:
         for topic in (before, after):
-            base = "" if topic is None else topic.config.tidemill_view_of
-            if topic is not None and base:
+            if topic is not None and (base := topic.config.tidemill_view_of):
                 names = changed.setdefault(base, set(views.get(base, ())))
                 names.discard(topic.name)
                 if topic is after:
